@@ -1,0 +1,188 @@
+"""Evaluate a model on a task: one forward pass per example, kept as option logits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+import pyarrow as pa
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Task as ProgressTask
+from rich.text import Text
+
+from lens_diversity import _bridge
+from lens_diversity.capture import _module_of
+from lens_diversity.evaluation.forward import option_rows
+from lens_diversity.evaluation.prompts import Encoded, encode
+from lens_diversity.evaluation.run import Run
+from lens_diversity.evaluation.store import FORMAT, open_store, shard_plan
+from lens_diversity.models import describe_model
+from lens_diversity.readout import readout_dtype
+from lens_diversity.tasks import Task
+
+_LIBRARIES = ("lens-diversity", "torch", "transformers", "transformer-lens")
+
+
+def evaluate(
+    model: Any,
+    task: Task,
+    batch_size: int = 16,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    overlong: str = "error",
+    save_every: int = 128,
+    progress: bool = True,
+) -> Run:
+    """Read out what every component says about every example of a task.
+
+    One forward pass per example yields the logits of its options from every component; bias,
+    diversity, junctions and information are arithmetic on those. Prompts of similar length share
+    a batch, padded on the left and masked; the answer position is each prompt's last token.
+
+    Args:
+        model: A ``TransformerBridge`` in evaluation mode, with a tokenizer.
+        task: Prompts, options and gold labels, from [`load`][lens_diversity.tasks.load].
+        batch_size: Examples a forward pass. It changes results by rounding only.
+        out: A folder to write to while running, or None to keep everything in memory. A second
+            identical call goes on where a stopped one ended; a finished folder is read.
+        dtype: Precision of the readout, ``torch.float32`` (default) or ``torch.float64``. Logits
+            are kept in float32.
+        overlong: Prompts longer than the model's context: ``"error"`` refuses them before
+            anything is run, ``"truncate"`` cuts them from the left and counts them.
+        save_every: Examples a shard, which is what a stopped run loses at most.
+        progress: Show a progress bar on a terminal.
+
+    Returns:
+        The run, in the order of the task's examples.
+
+    Raises:
+        TypeError: If ``model`` is no bridge, ``task`` is no task, or a setting has a wrong type.
+        UnsupportedModelError: If the model's logits are not one sum of component outputs.
+        ValueError: If the model is in training mode or has no tokenizer, prompts are too long,
+            options cannot be told apart, components do not sum to the model's logits, or the
+            folder holds another run or is in use (``RunLockedError``).
+
+    Example:
+        >>> import lens_diversity as ld
+        >>> model = ld.load_model("smollm2")  # doctest: +SKIP
+        >>> run = ld.evaluate(model, ld.tasks.load("sst2", limit=2000))  # doctest: +SKIP
+        >>> run.summary()["diversity"]  # doctest: +SKIP
+    """
+    _check_count("batch_size", batch_size)
+    _check_count("save_every", save_every)
+    _check_model(model)
+    if not isinstance(task, Task):
+        raise TypeError(
+            f"expected a Task, got {type(task).__name__}; load one with "
+            "lens_diversity.tasks.load(name)"
+        )
+    precision = readout_dtype(model.cfg.dtype, dtype)
+    encoded = encode(model.tokenizer, task, int(model.cfg.n_ctx), overlong)
+    plan = shard_plan(encoded.n_tokens, save_every)
+    settings = {
+        "overlong": overlong,
+        "readout_dtype": str(precision).removeprefix("torch."),
+        "save_every": save_every,
+    }
+    header = _header(model, task, encoded, settings) | {"batch_size": batch_size}
+    with open_store(out, header) as store:
+        done = store.done()
+        n_done = sum(len(plan[index]) for index in done)
+        with _progress_bar(len(task), n_done, shown=progress) as advance:
+            for index, examples in enumerate(plan):
+                if index in done:
+                    continue
+                tables = []
+                # Batches never cross a shard, so that an interruption changes nothing.
+                for start in range(0, len(examples), batch_size):
+                    batch = examples[start : start + batch_size]
+                    tables.append(option_rows(model, encoded, batch, precision))
+                    advance(len(batch))
+                store.write(index, pa.concat_tables(tables))
+        return Run.from_table(*store.read())
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_model(model: Any) -> None:
+    _bridge.require_supported(model)
+    _bridge.require_eval_mode(model)
+    if model.tokenizer is None:
+        raise ValueError(
+            "the model has no tokenizer to read a task with; pass tokenizer= when booting the bridge"
+        )
+
+
+def _header(model: Any, task: Task, encoded: Encoded, settings: dict[str, Any]) -> dict[str, Any]:
+    labels = list(_bridge.component_hooks(model))
+    return {
+        "format": FORMAT,
+        "model": describe_model(model),
+        "task": _describe_task(task, encoded),
+        "settings": settings,
+        "n_examples": len(task),
+        "n_components": len(labels),
+        "n_truncated": encoded.n_truncated,
+        "soft_cap": _bridge.read_readout(model).soft_cap,
+        "versions": {name: metadata.version(name) for name in _LIBRARIES},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "labels": labels,
+        "modules": [_module_of(label) for label in labels],
+    }
+
+
+def _describe_task(task: Task, encoded: Encoded) -> dict[str, Any]:
+    kinds = list(dict.fromkeys(tuple(task.row_options(row)) for row in range(len(task))))
+    return {
+        "name": task.name,
+        "version": task.version,
+        "template": task.template,
+        "answer_prefix": task.answer_prefix,
+        "options": [list(kind) for kind in kinds[:8]],
+        "n_option_sets": len(kinds),
+        "multi_token_options": encoded.multi_token,
+        "source": dict(task.source),
+        "notes": dict(task.notes),
+        "fingerprint": task.fingerprint,
+    }
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: ProgressTask) -> Text:
+        """Examples a second of the recent past."""
+        return Text("" if task.speed is None else f"{task.speed:.1f} examples/s")
+
+
+@contextmanager
+def _progress_bar(total: int, done: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("evaluate"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Speed(),
+        TimeRemainingColumn(),
+    )
+    hidden = not (shown and console.is_terminal)
+    with Progress(*columns, console=console, disable=hidden) as bar:
+        task = bar.add_task("evaluate", total=total, completed=done)
+        yield lambda count: bar.advance(task, count)
