@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -261,7 +261,7 @@ def _module_of(label: str) -> str:
 
 
 def _drops_axis(pos: Pos) -> bool:
-    return isinstance(pos, Integral) or pos == "last"
+    return pos == "last" or not (pos is None or isinstance(pos, slice | Sequence))
 
 
 def _position_selector(
@@ -280,16 +280,16 @@ def _position_selector(
         if len(range(count)[pos]) == 0:
             raise ValueError(f"pos={pos} selects none of the cache's {count} positions")
         return lambda tensor: tensor[..., pos, :]
-    if isinstance(pos, bool) or not isinstance(pos, Integral | Sequence):
-        raise TypeError(f"{_POS_FORMS}, got {pos!r}")
-    wanted = [pos] if isinstance(pos, Integral) else list(pos)
-    if not all(isinstance(p, Integral) and not isinstance(p, bool) for p in wanted):
-        raise TypeError(f"{_POS_FORMS}, got {pos!r}")
+    several: Sequence[Any] = pos if isinstance(pos, Sequence) else (pos,)
+    try:
+        wanted = [operator.index(p) for p in several]
+    except TypeError as error:
+        raise TypeError(f"{_POS_FORMS}, got {pos!r}") from error
     if not wanted or not all(-count <= p < count for p in wanted):
         raise ValueError(f"pos={pos} is out of range: the cache holds {count} positions")
-    if isinstance(pos, Integral):
-        return lambda tensor: tensor[..., int(pos), :]
-    index = torch.tensor([int(p) % count for p in wanted])
+    if several is not pos:
+        return lambda tensor: tensor[..., wanted[0], :]
+    index = torch.tensor([p % count for p in wanted])
     return lambda tensor: tensor.index_select(-2, index.to(tensor.device))
 
 

@@ -7,7 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +23,7 @@ _PACKAGE = Path(__file__).parent
 class _Group(TyperGroup):
     """Shows our own errors as one message; those of a bug keep their traceback."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except (ValueError, TypeError, OSError) as error:
@@ -74,7 +73,8 @@ ModelArgument = Annotated[
     str, typer.Argument(help="Hub name, folder, .gguf file or smollm2.", show_default=False)
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option(help="Where to run, for example cuda or cpu.", show_default="automatic")
+    str | None,
+    typer.Option(help="Where to run, for example cuda or cpu.", show_default="automatic"),
 ]
 DtypeOption = Annotated[Precision, typer.Option(help="Dtype of the model.")]
 RevisionOption = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model.")]
@@ -187,11 +187,9 @@ def show_task(
 
 
 def _load_model(name: str, device: str | None, dtype: Precision, revision: str | None) -> Any:
-    import torch
-
     from lens_diversity.models import load_model
 
-    return load_model(name, device=device, dtype=getattr(torch, dtype.value), revision=revision)
+    return load_model(name, device=device, dtype=dtype.value, revision=revision)
 
 
 def _write_results(result: Run, out: Path) -> dict[str, Path]:

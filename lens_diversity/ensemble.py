@@ -367,7 +367,7 @@ def _flat_targets(
             f"expected shape {shape}, got {tuple(given.shape)}"
         )
     labels = given.long().reshape(-1)
-    outside = labels[(labels < 0) | (labels >= n_vocab)].unique().tolist()
+    outside = sorted(set(labels[(labels < 0) | (labels >= n_vocab)].tolist()))
     if outside:
         raise ValueError(
             f"targets {outside[:5]} are out of range [0, {n_vocab}); with vocab= they are indices "

@@ -60,7 +60,8 @@ def dense_target(target: Tensor, members: Tensor) -> Float[Tensor, "*batch vocab
 
 def one_hot(labels: Int[Tensor, "*batch"], members: Tensor) -> Float[Tensor, "*batch vocab"]:
     """One-hot rows in the members' dtype."""
-    return torch.nn.functional.one_hot(labels, members.shape[-1]).to(members.dtype)
+    rows = torch.zeros(members.shape[1:], dtype=members.dtype, device=members.device)
+    return rows.scatter(-1, labels.unsqueeze(-1), 1.0)
 
 
 def check_weights(
@@ -94,7 +95,8 @@ def weighted_mean(
     values: Float[Tensor, "component *rest"], weights: Float[Tensor, " component"]
 ) -> Float[Tensor, "*rest"]:
     """``sum_i w_i values_i``."""
-    return torch.tensordot(weights, values, 1)
+    mean: Tensor = torch.tensordot(weights, values, 1)
+    return mean
 
 
 def centred_members(

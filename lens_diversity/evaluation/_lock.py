@@ -29,7 +29,7 @@ def locked(folder: Path) -> Iterator[None]:
         import fcntl
     except ImportError:
         warnings.warn(
-            f"files cannot be locked on this platform: take care that nothing else writes to {folder}",
+            f"files cannot be locked on this platform: let nothing else write to {folder}",
             stacklevel=6,
         )
         yield

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 import pyarrow as pa
@@ -24,16 +22,13 @@ from rich.progress import Task as ProgressTask
 from rich.text import Text
 
 from lens_diversity import _bridge
-from lens_diversity.capture import _module_of
 from lens_diversity.evaluation.forward import option_rows
-from lens_diversity.evaluation.prompts import Encoded, encode
+from lens_diversity.evaluation.header import run_header
+from lens_diversity.evaluation.prompts import encode
 from lens_diversity.evaluation.run import Run
-from lens_diversity.evaluation.store import FORMAT, open_store, shard_plan
-from lens_diversity.models import describe_model
+from lens_diversity.evaluation.store import open_store, shard_plan
 from lens_diversity.readout import readout_dtype
 from lens_diversity.tasks import Task
-
-_LIBRARIES = ("lens-diversity", "torch", "transformers", "transformer-lens")
 
 
 def evaluate(
@@ -98,7 +93,7 @@ def evaluate(
         "readout_dtype": str(precision).removeprefix("torch."),
         "save_every": save_every,
     }
-    header = _header(model, task, encoded, settings) | {"batch_size": batch_size}
+    header = run_header(model, task, encoded, settings, batch_size)
     with open_store(out, header) as store:
         done = store.done()
         n_done = sum(len(plan[index]) for index in done)
@@ -128,42 +123,8 @@ def _check_model(model: Any) -> None:
     _bridge.require_eval_mode(model)
     if model.tokenizer is None:
         raise ValueError(
-            "the model has no tokenizer to read a task with; pass tokenizer= when booting the bridge"
+            "the model has no tokenizer to read a task with; boot the bridge with tokenizer=..."
         )
-
-
-def _header(model: Any, task: Task, encoded: Encoded, settings: dict[str, Any]) -> dict[str, Any]:
-    labels = list(_bridge.component_hooks(model))
-    return {
-        "format": FORMAT,
-        "model": describe_model(model),
-        "task": _describe_task(task, encoded),
-        "settings": settings,
-        "n_examples": len(task),
-        "n_components": len(labels),
-        "n_truncated": encoded.n_truncated,
-        "soft_cap": _bridge.read_readout(model).soft_cap,
-        "versions": {name: metadata.version(name) for name in _LIBRARIES},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "labels": labels,
-        "modules": [_module_of(label) for label in labels],
-    }
-
-
-def _describe_task(task: Task, encoded: Encoded) -> dict[str, Any]:
-    kinds = list(dict.fromkeys(tuple(task.row_options(row)) for row in range(len(task))))
-    return {
-        "name": task.name,
-        "version": task.version,
-        "template": task.template,
-        "answer_prefix": task.answer_prefix,
-        "options": [list(kind) for kind in kinds[:8]],
-        "n_option_sets": len(kinds),
-        "multi_token_options": encoded.multi_token,
-        "source": dict(task.source),
-        "notes": dict(task.notes),
-        "fingerprint": task.fingerprint,
-    }
 
 
 class _Speed(ProgressColumn):

@@ -133,7 +133,9 @@ class Run:
         weights = torch.full((count,), 1 / count, dtype=torch.float64)
         batch = (len(self),)
         terms = {name: torch.empty(batch).double() for name in ("error", "bias", "diversity")}
-        terms |= {f"component_{n}": torch.empty(count, *batch).double() for n in ("bias", "diversity")}
+        terms |= {
+            f"component_{n}": torch.empty(count, *batch).double() for n in ("bias", "diversity")
+        }
         for rows, members, _ in self._groups():
             if gauge == "centred":
                 members = members - members.mean(-1, keepdim=True)
@@ -257,7 +259,7 @@ class Run:
 
     def _groups(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Rows with the same number of options: indices, members and constants, without padding."""
-        for width in self.n_options.unique().tolist():
+        for width in sorted(set(self.n_options.tolist())):
             rows = (self.n_options == width).nonzero().squeeze(1)
             members = self.option_logits[rows, :, :width].double().transpose(0, 1)
             yield rows, members, self.constant[rows, :width].double()

@@ -15,11 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lens_diversity.evaluation._lock import locked
+from lens_diversity.evaluation.header import FORMAT, IDENTITY
 
-FORMAT = 1
 HEADER_NAME = "run.json"
-# What must agree for two calls to be the same run. Everything else in the header is a record.
-IDENTITY = ("format", "model", "task", "settings", "labels", "modules")
 
 
 class DamagedRunError(ValueError):
@@ -237,9 +235,7 @@ def _read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def _require_same_run(
-    folder: Path, stored: Mapping[str, Any], header: Mapping[str, Any]
-) -> None:
+def _require_same_run(folder: Path, stored: Mapping[str, Any], header: Mapping[str, Any]) -> None:
     ours = dict(_leaves({key: header[key] for key in IDENTITY}))
     theirs = dict(_leaves({key: stored.get(key) for key in IDENTITY}))
     absent = "nothing"
@@ -255,9 +251,7 @@ def _require_same_run(
         )
 
 
-def _warn_of_versions(
-    folder: Path, stored: Mapping[str, Any], header: Mapping[str, Any]
-) -> None:
+def _warn_of_versions(folder: Path, stored: Mapping[str, Any], header: Mapping[str, Any]) -> None:
     theirs, ours = stored.get("versions", {}), header["versions"]
     changed = [
         f"{name} {theirs.get(name)} -> {ours[name]}"

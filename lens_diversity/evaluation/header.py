@@ -1,0 +1,99 @@
+"""The record of a run: which model, task and settings its numbers belong to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from lens_diversity import _bridge
+from lens_diversity.capture import _module_of
+from lens_diversity.evaluation.prompts import Encoded
+from lens_diversity.models import describe_model
+from lens_diversity.tasks import Task
+
+FORMAT = 1
+# What must agree for two calls to be the same run. Everything else in the header is a record.
+IDENTITY = ("format", "model", "task", "settings", "labels", "modules")
+
+_LIBRARIES = ("lens-diversity", "torch", "transformers", "transformer-lens")
+_SHOWN_OPTION_SETS = 8
+_SAMPLED = 64
+
+
+def run_header(
+    model: Any,
+    task: Task,
+    encoded: Encoded,
+    settings: Mapping[str, Any],
+    batch_size: int,
+) -> dict[str, Any]:
+    """Describe a run before its first forward pass.
+
+    Args:
+        model: A ``TransformerBridge``.
+        task: The task.
+        encoded: The task in the model's tokens.
+        settings: What else the numbers depend on.
+        batch_size: Examples a forward pass.
+
+    Returns:
+        What `run.json` holds, but for the shards: plain values only.
+    """
+    labels = list(_bridge.component_hooks(model))
+    return {
+        "format": FORMAT,
+        "model": _describe_model(model),
+        "task": _describe_task(task, encoded),
+        "settings": dict(settings),
+        # Where the rows were read; that they are the same rows is what the fingerprint says.
+        "data": {"source": dict(task.source), "notes": dict(task.notes)},
+        "n_examples": len(task),
+        "n_components": len(labels),
+        "n_truncated": encoded.n_truncated,
+        "soft_cap": _bridge.read_readout(model).soft_cap,
+        "batch_size": batch_size,
+        "device": str(model.W_U.device),
+        "versions": {name: metadata.version(name) for name in _LIBRARIES},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "labels": labels,
+        "modules": [_module_of(label) for label in labels],
+    }
+
+
+def _describe_model(model: Any) -> dict[str, Any]:
+    config = model.original_model.config
+    return {
+        **describe_model(model),
+        # The commit that the Hub resolved a branch or tag to, where the model came from there.
+        "revision": getattr(config, "_commit_hash", None),
+        "compatibility_mode": bool(model.compatibility_mode),
+        "weights": _weights_fingerprint(model.original_model),
+    }
+
+
+def _weights_fingerprint(module: Any) -> str:
+    """SHA-256 over the first numbers of every weight: another checkpoint of a name shows."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(module.named_parameters()):
+        digest.update(f"{name} {tuple(weight.shape)}".encode())
+        if weight.device.type != "meta":  # offloaded
+            sample = weight.detach().reshape(-1)[:_SAMPLED].float().cpu()
+            digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _describe_task(task: Task, encoded: Encoded) -> dict[str, Any]:
+    kinds = list(dict.fromkeys(tuple(task.row_options(row)) for row in range(len(task))))
+    return {
+        "name": task.name,
+        "version": task.version,
+        "template": task.template,
+        "answer_prefix": task.answer_prefix,
+        "options": [list(kind) for kind in kinds[:_SHOWN_OPTION_SETS]],
+        "n_option_sets": len(kinds),
+        "multi_token_options": encoded.multi_token,
+        "fingerprint": task.fingerprint,
+    }
