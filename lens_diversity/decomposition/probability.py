@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
+import torch
 from torch import Tensor
 
 from lens_diversity.decomposition._members import (
@@ -12,15 +12,20 @@ from lens_diversity.decomposition._members import (
     check_labels,
     check_members,
     member_weights,
-    one_hot,
     weighted_mean,
+)
+from lens_diversity.decomposition._softmax import (
+    gold_margins,
+    kullback_leibler,
+    misses,
+    surprisal,
 )
 from lens_diversity.decomposition.squared import krogh_vedelsby
 from lens_diversity.decomposition.terms import AmbiguityTerms
 
 
 def bias_diversity(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     labels: Tensor,
     weights: Tensor | Sequence[float] | None = None,
 ) -> AmbiguityTerms:
@@ -50,20 +55,20 @@ def bias_diversity(
         tensor(0.5000)
     """
     members = check_members(members)
-    target = one_hot(check_labels(labels, members), members)
+    labels = check_labels(labels, members)
     weights = member_weights(weights, members)
-    shift, deviations = centred_members(members, weights)
-    centroid = members[0] + shift
+    margins = gold_margins(members, labels)
+    *_, deviations = centred_members(members, weights)
     return AmbiguityTerms.averaged(
-        error=(target - centroid.softmax(-1)).square().mean(-1),
-        component_bias=(target - members.softmax(-1)).square().mean(-1),
+        error=misses(weighted_mean(margins, weights), labels).square().mean(-1),
+        component_bias=misses(margins, labels).square().mean(-1),
         component_diversity=deviations.square().mean(-1),
         weights=weights,
     )
 
 
 def brier_ambiguity(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     labels: Tensor,
     weights: Tensor | Sequence[float] | None = None,
 ) -> AmbiguityTerms:
@@ -91,11 +96,14 @@ def brier_ambiguity(
         (tensor(0.2500), tensor(0.))
     """
     members = check_members(members)
-    return krogh_vedelsby(members.softmax(-1), check_labels(labels, members), weights)
+    labels = check_labels(labels, members)
+    # In misses p - y rather than p, so that confident members keep the digits of 1 - p_y.
+    missed = misses(gold_margins(members, labels), labels)
+    return krogh_vedelsby(missed, torch.zeros_like(missed[0]), weights)
 
 
 def cross_entropy_ambiguity(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     labels: Tensor,
     weights: Tensor | Sequence[float] | None = None,
 ) -> AmbiguityTerms:
@@ -126,12 +134,16 @@ def cross_entropy_ambiguity(
     members = check_members(members)
     labels = check_labels(labels, members)
     weights = member_weights(weights, members)
-    log_p = members.log_softmax(-1)
-    log_q = weighted_mean(log_p, weights).log_softmax(-1)
-    gold = labels.unsqueeze(-1)
+    margins = gold_margins(members, labels)
+    reference, shift, deviations = centred_members(margins, weights)
+    centroid = reference + shift
+    error, own = surprisal(centroid, labels), surprisal(margins, labels)
     return AmbiguityTerms.averaged(
-        error=-log_q.gather(-1, gold).squeeze(-1),
-        component_bias=-log_p.gather(-1, gold.expand(len(log_p), *gold.shape)).squeeze(-1),
-        component_diversity=(log_q.exp() * (log_q - log_p)).sum(-1),
+        error=error,
+        component_bias=own,
+        component_diversity=kullback_leibler(
+            log_q=centroid - error.unsqueeze(-1),
+            log_ratio=(own - error).unsqueeze(-1) - deviations,
+        ),
         weights=weights,
     )

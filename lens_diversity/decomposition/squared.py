@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
 from torch import Tensor
 
 from lens_diversity.decomposition._members import (
@@ -17,7 +16,7 @@ from lens_diversity.decomposition.terms import AmbiguityTerms
 
 
 def krogh_vedelsby(
-    members: Float[Tensor, "..."],
+    members: Tensor,
     target: Tensor,
     weights: Tensor | Sequence[float] | None = None,
 ) -> AmbiguityTerms:
@@ -48,8 +47,8 @@ def krogh_vedelsby(
     members = check_members(members)
     target = dense_target(target, members)
     weights = member_weights(weights, members)
-    shift, deviations = centred_members(members, weights)
-    miss = (target - members[0]) - shift
+    reference, shift, deviations = centred_members(members, weights)
+    miss = (target - reference) - shift
     return AmbiguityTerms.averaged(
         error=miss.square().mean(-1),
         component_bias=(miss - deviations).square().mean(-1),

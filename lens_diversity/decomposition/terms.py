@@ -62,16 +62,17 @@ class JunctionTerms:
     """Average loss of members 1..k."""
     diversity: Float[Tensor, "junction *batch"]
     """Average distance of members 1..k from their centroid."""
-    logits: Float[Tensor, "junction *batch vocab"]
-    """Accumulated logits ``sum_{i<=k} u_i + constant``, whose argmax is the prediction."""
+    logits: Float[Tensor, "junction *batch vocab"] | None
+    """Accumulated logits ``sum_{i<=k} u_i + constant``, whose argmax is the prediction; None over
+    the full vocabulary, where `full_vocab.member_readout` gives the predictions."""
 
     @classmethod
     def concatenate(cls, parts: list[JunctionTerms], shape: tuple[int, ...]) -> JunctionTerms:
         """Join results of consecutive rows ``[junction, row]`` into ``[junction, *batch]``."""
-        vocab = parts[0].logits.shape[-1]
+        logits = [part.logits for part in parts if part.logits is not None]
         return cls(
             error=torch.cat([part.error for part in parts], 1).reshape(shape),
             bias=torch.cat([part.bias for part in parts], 1).reshape(shape),
             diversity=torch.cat([part.diversity for part in parts], 1).reshape(shape),
-            logits=torch.cat([part.logits for part in parts], 1).reshape(*shape, vocab),
+            logits=torch.cat(logits, 1).unflatten(1, shape[1:]) if logits else None,
         )

@@ -33,7 +33,7 @@ from lens_diversity.tasks import Task
 
 def evaluate(
     model: Any,
-    task: Task,
+    task: Task | Any,
     batch_size: int = 16,
     out: str | os.PathLike[str] | None = None,
     *,

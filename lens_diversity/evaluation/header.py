@@ -16,7 +16,7 @@ from lens_diversity.tasks import Task
 
 FORMAT = 1
 # What must agree for two calls to be the same run. Everything else in the header is a record.
-IDENTITY = ("format", "model", "task", "settings", "labels", "modules")
+IDENTITY = ("format", "n_examples", "model", "task", "settings", "labels", "modules")
 
 _LIBRARIES = ("lens-diversity", "torch", "transformers", "transformer-lens")
 _SHOWN_OPTION_SETS = 8

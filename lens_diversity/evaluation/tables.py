@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from jaxtyping import Float, Int
@@ -96,6 +97,6 @@ def _lists(values: Tensor, lengths: Tensor) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets.numpy()), pa.array(values.float().numpy()))
 
 
-def _numpy(column: Any) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = column.to_numpy()
+def _numpy(column: Any) -> npt.NDArray[np.generic]:
+    array: npt.NDArray[np.generic] = column.to_numpy()
     return array

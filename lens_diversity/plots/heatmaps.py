@@ -108,9 +108,7 @@ def component_heatmap(
     return figure
 
 
-def pairwise_heatmap(
-    distances: Float[Tensor, "..."], labels: Sequence[str]
-) -> go.Figure:
+def pairwise_heatmap(distances: Float[Tensor, "..."], labels: Sequence[str]) -> go.Figure:
     """Draw the matrix of pairwise diversities ``D_ik = E_j (u_ij - u_kj)^2``.
 
     Args:

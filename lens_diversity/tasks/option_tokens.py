@@ -91,9 +91,14 @@ def option_token_ids(
             token. Also what [`tokenize_prompts`][lens_diversity.tasks.tokenize_prompts] raises.
 
     Example:
-        >>> found = option_token_ids(tokenizer, load("sst2"))    # doctest: +SKIP
-        >>> found.ids[0], found.multi_token                      # doctest: +SKIP
-        ([3524, 2731], {})
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> from transformers import PreTrainedTokenizerFast
+        >>> words = Tokenizer(models.WordLevel({"Answer:": 0, "no": 1, "yes": 2, "indeed": 3}))
+        >>> words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+        >>> found = option_token_ids(tokenizer, ["Answer:"], ["no", "yes indeed"])
+        >>> found.ids, found.multi_token
+        ([[1, 2]], {'yes indeed': ['yes', 'indeed']})
     """
     task = _as_task(prompts, options, answer_prefix)
     ids: list[list[int]] = []

@@ -6,8 +6,24 @@ from functools import cached_property
 import torch
 from hypothesis import strategies as st
 
-WELL_SCALED = ("plain",)
-EXTREME = ("plain", "shared offset", "offset of each", "close", "close and far", "large")
+EXTREME = (
+    "plain",
+    "shared offset",
+    "offset of each",
+    "close",
+    "close and far",
+    "close but one",
+    "large",
+    "confident",
+)
+# Probabilities of logits of a thousand keep few digits of float32, whichever way they are computed.
+MODERATE = tuple(kind for kind in EXTREME if kind != "large")
+NUMBERS = {
+    "squared": EXTREME,
+    "paper": MODERATE,
+    "brier": MODERATE,
+    "cross_entropy": EXTREME,
+}
 # Relative to the sum of the absolute terms of an identity.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 
@@ -23,6 +39,7 @@ class Case:
     weighting: str
     dtype: torch.dtype
     seed: int
+    copies: int = 1
 
     def randn(self, *shape, stream=0):
         generator = torch.Generator().manual_seed(self.seed + 1_000_003 * stream)
@@ -38,9 +55,13 @@ class Case:
             numbers = numbers + 1e4
         if self.numbers == "offset of each":
             numbers = numbers + 1e4 * self.randn(*shape[:-1], 1, stream=2)
+        if self.numbers == "close but one":
+            numbers[0] += 1e4
         if self.numbers == "large":
             numbers = 1e3 * numbers
-        return numbers.to(self.dtype)
+        if self.numbers == "confident":
+            numbers = numbers + 25 * torch.nn.functional.one_hot(self.labels, self.vocab)
+        return numbers.to(self.dtype).repeat(self.copies, *[1] * (numbers.ndim - 1))
 
     @cached_property
     def labels(self):
@@ -69,15 +90,15 @@ class Case:
         """None for uniform ones; "sparse" ones leave the first member out where another stays."""
         if self.weighting == "uniform":
             return None
-        draws = self.randn(self.components, stream=7).square() + 1e-3
-        if self.weighting == "sparse" and self.components > 1:
+        draws = self.randn(len(self.members), stream=7).abs() + 0.1
+        if self.weighting == "sparse" and len(draws) > 1:
             draws[0] = 0.0
         return draws / draws.sum()
 
     @cached_property
     def weight_list(self):
-        weights = self.weights
-        return [1 / self.components] * self.components if weights is None else weights.tolist()
+        count = len(self.members)
+        return [1 / count] * count if self.weights is None else self.weights.tolist()
 
     @property
     def tolerance(self):
@@ -102,9 +123,14 @@ def cases(
     )
 
 
+def in_double(target):
+    """A dense target in float64, labels as they are."""
+    return target.double() if target.is_floating_point() else target
+
+
 def assert_small(difference, scale, tolerance):
     """``|difference| <= tolerance * scale`` everywhere, up to the rounding of denormal numbers."""
     floor = torch.finfo(difference.dtype).tiny / torch.finfo(difference.dtype).eps
-    allowed = tolerance * scale.abs() + floor
+    allowed = tolerance * scale.abs().to(difference.dtype) + floor
     worst = (difference.abs() / allowed).max()
     assert bool(worst <= 1), f"{float(worst) * tolerance:.2e} of the terms, allowed {tolerance:.0e}"

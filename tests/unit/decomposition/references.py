@@ -10,24 +10,36 @@ import math
 import numpy as np
 
 
-def softmax(row):
+def log_softmax(row):
     top = max(row)
-    powers = [math.exp(value - top) for value in row]
-    return [power / math.fsum(powers) for power in powers]
+    total = top + math.log(math.fsum(math.exp(value - top) for value in row))
+    return [value - total for value in row]
+
+
+def softmax(row):
+    return [math.exp(value) for value in log_softmax(row)]
+
+
+def mean(values):
+    return math.fsum(values) / len(values)
+
+
+def weighted(weights, values):
+    return math.fsum(w * x for w, x in zip(weights, values, strict=True))
 
 
 def squared_distance(left, right):
-    return math.fsum((a - b) ** 2 for a, b in zip(left, right, strict=True)) / len(left)
+    return mean([(a - b) ** 2 for a, b in zip(left, right, strict=True)])
 
 
 def kullback_leibler(left, right):
-    return math.fsum(
-        p * (math.log(p) - math.log(q)) for p, q in zip(left, right, strict=True) if p > 0
-    )
+    """From logits."""
+    logs = zip(log_softmax(left), log_softmax(right), strict=True)
+    return math.fsum(math.exp(p) * (p - q) for p, q in logs)
 
 
 def mean_row(rows, weights):
-    return [math.fsum(w * x for w, x in zip(weights, column, strict=True)) for column in zip(*rows)]
+    return [weighted(weights, column) for column in zip(*rows, strict=True)]
 
 
 def squared_terms(members, target, weights):
@@ -54,11 +66,11 @@ def brier_terms(members, target, weights):
 
 def cross_entropy_terms(members, target, weights):
     gold = target.index(1.0)
-    centroid = softmax(mean_row(members, weights))
+    centroid = mean_row(members, weights)
     return (
-        -math.log(centroid[gold]),
-        [-math.log(softmax(member)[gold]) for member in members],
-        [kullback_leibler(centroid, softmax(member)) for member in members],
+        -log_softmax(centroid)[gold],
+        [-log_softmax(member)[gold] for member in members],
+        [kullback_leibler(centroid, member) for member in members],
     )
 
 
@@ -96,40 +108,46 @@ def junction_terms(members, target, loss, combine, constant, factor, count):
         for member in members[:count]
     ]
     error, bias, diversity = TERMS[loss](combined(first, share, combine), target, share)
-    logits = [math.fsum(column) for column in zip(*first)]
-    return error, math.fsum(bias) / count, math.fsum(diversity) / count, logits
+    logits = [math.fsum(column) for column in zip(*first, strict=True)]
+    return error, mean(bias), mean(diversity), logits
 
 
 def brown_terms(members, target, weights):
-    """Theorem 3 by its definitions, with the covariance of every pair."""
-    count = len(members)
-    mu = [math.fsum(member) / len(member) for member in members]
-    grand = math.fsum(w * x for w, x in zip(weights, mu, strict=True))
-    pairs = [(i, k) for i in range(count) for k in range(count)]
-    between = {
-        (i, k): weights[i] * weights[k] * covariance(members[i], members[k]) for i, k in pairs
-    }
-    others = [(i, k) for i, k in pairs if i != k]
-    mass = math.fsum(weights[i] * weights[k] for i, k in others)
-    var_bar = math.fsum(w * covariance(u, u) for w, u in zip(weights, members, strict=True))
-    return {
-        "bias_bar": grand - math.fsum(target) / len(target),
-        "var_bar": var_bar,
-        "cov_bar": math.fsum(between[pair] for pair in others) / mass if mass else 0.0,
-        "omega": var_bar
-        + math.fsum(w * (x - grand) ** 2 for w, x in zip(weights, mu, strict=True)),
-        "ensemble_variance": math.fsum(between.values()),
-        "target_var": covariance(target, target),
-        "target_cov": math.fsum(
-            w * covariance(u, target) for w, u in zip(weights, members, strict=True)
-        ),
-    }
+    """Theorem 3 by its definitions, with the covariance of every pair; named by ``BROWN``."""
+    members_of = range(len(members))
+    mu = [mean(member) for member in members]
+    grand = weighted(weights, mu)
+    share = {(i, k): weights[i] * weights[k] for i in members_of for k in members_of}
+    cov = {(i, k): covariance(members[i], members[k]) for i, k in share}
+    mass = math.fsum(w for (i, k), w in share.items() if i != k)
+    across = math.fsum(w * cov[i, k] for (i, k), w in share.items() if i != k)
+    var_bar = weighted(weights, [cov[i, i] for i in members_of])
+    return (
+        grand - mean(target),
+        var_bar,
+        across / mass if mass else 0.0,
+        var_bar + weighted(weights, [(x - grand) ** 2 for x in mu]),
+        math.fsum(w * cov[pair] for pair, w in share.items()),
+        covariance(target, target),
+        weighted(weights, [covariance(member, target) for member in members]),
+    )
+
+
+BROWN = (
+    "bias_bar",
+    "var_bar",
+    "cov_bar",
+    "omega",
+    "ensemble_variance",
+    "target_var",
+    "target_cov",
+)
 
 
 def covariance(left, right):
     """Over the vocabulary, divided by its size."""
-    a, b = math.fsum(left) / len(left), math.fsum(right) / len(right)
-    return math.fsum((x - a) * (y - b) for x, y in zip(left, right, strict=True)) / len(left)
+    a, b = mean(left), mean(right)
+    return mean([(x - a) * (y - b) for x, y in zip(left, right, strict=True)])
 
 
 def over_batch(function, members, target):
@@ -139,11 +157,10 @@ def over_batch(function, members, target):
     """
     members, target = np.asarray(members, dtype=float), np.asarray(target, dtype=float)
     batch = target.shape[:-1]
-    rows = [
-        function(members[:, *index].tolist(), target[index].tolist()) for index in np.ndindex(batch)
-    ]
-    return [
-        np.moveaxis(np.asarray(part).reshape(*batch, *np.shape(part[0])), range(len(batch)),
-                    range(-len(batch), 0))
-        for part in zip(*rows, strict=True)
-    ]
+    rows = [function(members[:, *at].tolist(), target[at].tolist()) for at in np.ndindex(batch)]
+    return [_batch_last(np.asarray(part), batch) for part in zip(*rows, strict=True)]
+
+
+def _batch_last(rows, batch):
+    """``[row, ...]`` to ``[..., batch...]``."""
+    return np.moveaxis(rows, 0, -1).reshape((*rows.shape[1:], *batch))

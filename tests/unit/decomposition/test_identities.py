@@ -1,5 +1,7 @@
 """The exact identities, on members of every scale, to the rounding of their own terms."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from lens_diversity.functional import (
     bias_diversity,
     brier_ambiguity,
     brown_covariance,
+    combine_members,
     cross_entropy_ambiguity,
     krogh_vedelsby,
     pairwise_diversity,
@@ -62,7 +65,61 @@ def test_squared_terms_are_not_negative(loss, case):
         assert bool((value >= 0).all())
 
 
-@pytest.mark.parametrize("loss", ALL)
-@given(case=cases(weighting=("uniform",)))
-def test_equal_members_have_no_diversity(loss, case):
-    object.__setattr__(case, "members", case.members[:1].expand(case.components, *[-1] * 0))
+@pytest.mark.parametrize("loss", ["squared", "squared, dense", "brier", "paper"])
+@given(case=cases(), copies=st.integers(1, 8))
+def test_copies_of_a_member_have_exactly_no_diversity(loss, case, copies):
+    same = replace(case, components=1, copies=copies)
+    terms = ALL[loss](same)
+    assert bool((terms.component_diversity == 0).all())
+    assert bool((terms.diversity == 0).all())
+
+
+@given(case=cases())
+def test_theorem_3_exact_form_is_krogh_vedelsby(case):
+    """Relative to the sum of the absolute terms: the differences lose digits where they are small.
+
+    Printed uniform-weight bracket included: ``Var_j m = var_bar / L + (1 - 1/L) cov_bar``.
+    """
+    for target in (case.dense, case.labels):
+        brown = brown_covariance(case.members, target, case.weights)
+        exact = krogh_vedelsby(case.members, target, case.weights)
+        assert_small(
+            brown.diversity - exact.diversity,
+            brown.omega + brown.ensemble_variance,
+            case.tolerance,
+        )
+        assert_small(
+            brown.bias - exact.bias,
+            brown.bias_bar.square() + brown.omega + brown.target_var + 2 * brown.target_cov.abs(),
+            case.tolerance,
+        )
+        pairs = weight_tensor(case).square().sum()
+        bracket = [pairs * brown.var_bar, (1 - pairs) * brown.cov_bar]
+        if case.weights is None:
+            assert_small(
+                sum(bracket) - brown.ensemble_variance,
+                sum(term.abs() for term in bracket),
+                case.tolerance,
+            )
+
+
+@given(case=cases())
+def test_half_the_weighted_pairs_are_the_diversity(case):
+    pairs = pairwise_diversity(case.members)
+    weights = weight_tensor(case)
+    diversity = torch.einsum("i,k,ik...->...", weights, weights, pairs) / 2
+    exact = krogh_vedelsby(case.members, case.labels, case.weights).diversity
+    assert pairs.shape == (case.components, case.components, *case.batch)
+    assert torch.equal(pairs, pairs.transpose(0, 1))
+    assert bool((pairs.diagonal() == 0).all())
+    assert_small(diversity - exact, diversity + exact, case.tolerance)
+
+
+@pytest.mark.parametrize("combine", ["mean", "sum"])
+@given(case=cases(weighting=("uniform", "random")))
+def test_combined_members_average_to_their_mean_or_sum(combine, case):
+    weights = weight_tensor(case)
+    combined = combine_members(case.members, case.weights, combine)
+    mean = torch.einsum("i,i...->...", weights, combined)
+    plain = case.members if combine == "sum" else torch.einsum("i,i...->i...", weights, case.members)
+    assert_small(mean - plain.sum(0), plain.abs().sum(0), case.tolerance)

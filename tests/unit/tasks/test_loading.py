@@ -101,7 +101,7 @@ def test_demonstrations_come_from_the_other_rows(path):
 
 def test_demonstrations_are_balanced_and_reproducible(tmp_path):
     path = sentiment(tmp_path / "rows.jsonl", [0, 1, *[1] * 20, *[0] * 4])
-    drawn = set()
+    drawn, orders = set(), set()
     for seed in range(6):
         first, second = (
             tasks.load("sst2", limit=2, data_files=path, n_shots=4, seed=seed) for _ in range(2)
@@ -111,7 +111,10 @@ def test_demonstrations_are_balanced_and_reproducible(tmp_path):
         # Rows 23 to 26 are the negative ones.
         assert sum(row >= 23 for row in rows) == 2
         drawn.add(tuple(rows))
+        orders.add(tuple(row >= 23 for row in rows))
     assert len(drawn) == 6
+    # The last class that is shown must not always be the same.
+    assert len({order[-1] for order in orders}) == 2
 
 
 def test_a_class_that_runs_out_is_passed_over(tmp_path):

@@ -160,8 +160,9 @@ def test_a_missing_file():
         tasks.load("nowhere.yaml")
 
 
-def test_templates_are_sandboxed(tmp_path):
-    own = spec(prompt="{{ sentence.__class__.__mro__ }}")
+@pytest.mark.parametrize("what", ["sentence.__class__.__mro__", "sentence.subject"])
+def test_templates_reach_nothing_but_the_row(tmp_path, what):
+    own = spec(prompt=f"{{{{ sentence }}}} {{{{ {what} }}}}")
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"sentence": "x", "label": 0}])
     with pytest.raises(ValueError, match="row 1: the template cannot be filled"):
         tasks.load(own, data_files=rows)
