@@ -1,4 +1,4 @@
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
@@ -9,10 +9,14 @@ help:
 	@echo "make demo   set up, then decompose SmolLM2-135M-Instruct on example sentences"
 	@echo "make test   set up, then run every check"
 	@echo "make lint   set up, then run the static checks only"
-	@echo "make clean  remove the environment and all results"
+	@echo "make clean  remove the environment, the tools' caches and all results"
+	@echo "Setting up makes $(VENV) with $(PYTHON); choose another with PYTHON=..."
 
+# Where Python has no ensurepip (Debian without python3-venv) the machine's own pip fills in.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV), which takes a few minutes"
+	$(PYTHON) -m venv $(VENV) || { $(PYTHON) -m venv --without-pip $(VENV) && \
+		$(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(READY)
 
@@ -28,4 +32,4 @@ test: lint
 	$(BIN)/python -m pytest
 
 clean:
-	rm -rf $(VENV) results
+	rm -rf $(VENV) results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,14 +1,20 @@
 """Bias-diversity decompositions of transformer layers through the logit lens."""
 
-from lens_diversity import functional, plots, tasks
-from lens_diversity._bridge import UnsupportedModelError, names_filter, require_supported
-from lens_diversity.capture import ComponentStack, component_stack
-from lens_diversity.ensemble import decompose, junctions, leave_one_out
-from lens_diversity.evaluation import Run, evaluate, load_run
-from lens_diversity.models import load_model
-from lens_diversity.readout import Readout, component_logits
-from lens_diversity.results import Decomposition
-from lens_diversity.verification import verify
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lens_diversity import functional, full_vocab, information, plots, tasks
+    from lens_diversity._bridge import UnsupportedModelError, names_filter, require_supported
+    from lens_diversity.capture import ComponentStack, component_stack
+    from lens_diversity.ensemble import decompose, junctions, leave_one_out
+    from lens_diversity.evaluation import Run, evaluate, load_run
+    from lens_diversity.models import load_model
+    from lens_diversity.readout import Readout, component_logits
+    from lens_diversity.results import Decomposition
+    from lens_diversity.verification import verify
 
 __version__ = "0.1.0"
 
@@ -22,7 +28,9 @@ __all__ = [
     "component_stack",
     "decompose",
     "evaluate",
+    "full_vocab",
     "functional",
+    "information",
     "junctions",
     "leave_one_out",
     "load_model",
@@ -33,3 +41,37 @@ __all__ = [
     "tasks",
     "verify",
 ]
+
+# Imported on first use: torch and TransformerLens take seconds, which `lens-diversity --help`
+# and shell completion need not wait for.
+_HOMES = {
+    "ComponentStack": "capture",
+    "Decomposition": "results",
+    "Readout": "readout",
+    "Run": "evaluation",
+    "UnsupportedModelError": "_bridge",
+    "component_logits": "readout",
+    "component_stack": "capture",
+    "decompose": "ensemble",
+    "evaluate": "evaluation",
+    "junctions": "ensemble",
+    "leave_one_out": "ensemble",
+    "load_model": "models",
+    "load_run": "evaluation",
+    "names_filter": "_bridge",
+    "require_supported": "_bridge",
+    "verify": "verification",
+}
+_MODULES = ("full_vocab", "functional", "information", "plots", "tasks")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lens_diversity.readout import Readout
 
@@ -133,8 +133,8 @@ def _require_sublayers(model: Any, name: str) -> None:
     ]
     if several:
         raise UnsupportedModelError(
-            f"{name} adds several mixers in one block ({sorted(set(several))}), which its attention "
-            "output alone does not hold. Use a model of attention and MLP sublayers."
+            f"{name} adds several mixers in one block ({sorted(set(several))}), which its "
+            "attention output alone does not hold. Use a model of attention and MLP sublayers."
         )
     available = model.hook_dict
     missing = [hook for hook in _sublayer_hooks(model).values() if hook not in available]
@@ -183,18 +183,20 @@ def require_eval_mode(model: Any) -> None:
         ValueError: Naming the first submodules found in training mode.
     """
     roots = [model, getattr(model, "original_model", None)]
+    # Names cost more than flags, and this runs with every batch.
+    if not any(module.training for root in roots if root is not None for module in root.modules()):
+        return
     training = [
         name or "the model itself"
         for root in roots
-        if isinstance(root, nn.Module)
+        if root is not None
         for name, module in root.named_modules()
         if module.training
     ]
-    if training:
-        raise ValueError(
-            f"the model is in training mode (at {_preview(training)}), so dropout may have changed "
-            "what the components wrote. Call model.eval() and run the model again."
-        )
+    raise ValueError(
+        f"the model is in training mode (at {_preview(training)}), so dropout may have changed "
+        "what the components wrote. Call model.eval() and run the model again."
+    )
 
 
 def read_readout(model: Any) -> Readout:

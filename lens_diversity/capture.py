@@ -223,7 +223,7 @@ def component_stack(
     return ComponentStack(
         values=values,
         labels=labels,
-        modules=[_module_of(label) for label in labels],
+        modules=[module_of(label) for label in labels],
         axes=axes,
         stream=stream,
         readout=_bridge.read_readout(model),
@@ -256,7 +256,8 @@ def _component_hooks(cache: Any, model: Any) -> dict[str, str]:
     return hooks
 
 
-def _module_of(label: str) -> str:
+def module_of(label: str) -> str:
+    """The kind of the component of a label such as ``"3_mlp_out"``."""
     return "embed" if label.endswith("embed") else label.split("_")[1]
 
 

@@ -96,8 +96,9 @@ def check_weights(
     if refused:
         raise ValueError(f"weights must be finite and not negative, got {_first_few(refused)}")
     total = given.sum()
-    if abs(float(total) - 1.0) > 1e-4:
-        raise ValueError(f"weights must sum to 1, got {float(total):.6g}; divide them by their sum")
+    found = float(total.detach())
+    if abs(found - 1.0) > 1e-4:
+        raise ValueError(f"weights must sum to 1, got {found:.6g}; divide them by their sum")
     return given / total
 
 
@@ -130,10 +131,10 @@ def sum_of_others(values: Float[Tensor, "component *rest"]) -> Float[Tensor, "co
 
     Taking an outlying member from the total would leave its rounding in place of the others.
     """
-    nothing = torch.zeros_like(values[:1])
-    before = running_sum(torch.cat([nothing, values[:-1]]))
-    after = running_sum(torch.cat([nothing, values[1:].flip(0)])).flip(0)
-    return before + after
+    rows, nothing = values.unbind(), torch.zeros_like(values[0])
+    before = [nothing, *accumulate(rows[:-1])]
+    after = [nothing, *accumulate(rows[:0:-1])]
+    return torch.stack([left + right for left, right in zip(before, after[::-1], strict=True)])
 
 
 def heaviest_member(
@@ -236,8 +237,8 @@ def _widen(tensor: Tensor) -> Tensor:
 def _require_same_device(tensor: Tensor, members: Tensor, name: str) -> None:
     if tensor.device != members.device:
         raise ValueError(
-            f"{name} is on {tensor.device} but the members are on {members.device}; move one of "
-            "them with .to(device)"
+            f"{name} must be on the members' device {members.device}, got {tensor.device}; move "
+            "one of them with .to(device)"
         )
 
 

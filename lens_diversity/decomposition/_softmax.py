@@ -35,18 +35,18 @@ def misses(
 
 
 def kullback_leibler(
-    log_q: Float[Tensor, "... vocab"], log_ratio: Float[Tensor, "*lead vocab"]
-) -> Float[Tensor, "*lead"]:
-    """``KL(q || p)`` in nats from ``log q`` and ``log_ratio = log q - log p``.
+    q: Float[Tensor, "*batch vocab"],
+    p: Float[Tensor, "*batch vocab"],
+    log_ratio: Float[Tensor, "*batch vocab"],
+) -> Float[Tensor, "*batch"]:
+    """``KL(q || p)`` in nats, with ``log_ratio = log q - log p`` as exactly as it is known.
 
     Summed as ``sum_j (q_j log_ratio_j + p_j - q_j)``: the added part is zero in all, and makes each
     term non-negative and of second order in ``log_ratio``, so that close distributions keep their
-    digits. ``p - q = q (e^-log_ratio - 1)`` is exact for small ratios and overflows for large ones.
+    digits. ``p - q`` is ``q (e^-log_ratio - 1)`` where the two are close.
     """
-    q = log_q.exp()
     close = q * torch.expm1(-log_ratio.clamp(min=-1))
-    distant = (log_q - log_ratio).exp() - q
-    return (q * log_ratio + torch.where(log_ratio > -1, close, distant)).sum(-1)
+    return (q * log_ratio + torch.where(log_ratio > -1, close, p - q)).sum(-1)
 
 
 def _gold(logits: Tensor, labels: Tensor) -> Tensor:

@@ -147,15 +147,16 @@ def _cross_entropy(
     margins = gold_margins(members, labels)
     means = _running_mean(margins)
     error, own = surprisal(means, labels), surprisal(margins, labels)
-    counts = _counts(members)[1:]
-    steps = margins[1:] - means[:-1]
-    log_q = (means - error.unsqueeze(-1))[1:]
-    to_new = (own[1:] - error[1:]).unsqueeze(-1) - per_member(1 - 1 / counts, steps) * steps
-    to_old = (error[:-1] - error[1:]).unsqueeze(-1) + per_member(1 / counts, steps) * steps
-    weight = per_member(counts - 1, error)
-    added = weight * kullback_leibler(log_q, to_old) + kullback_leibler(log_q, to_new)
-    diversity = _running_mean(torch.cat([torch.zeros_like(error[:1]), added]))
-    return error, _running_mean(own), diversity
+    added, before = [torch.zeros_like(error[0])], means[0].softmax(-1)
+    for last in range(1, members.shape[0]):
+        now, new = means[last].softmax(-1), margins[last].softmax(-1)
+        step = (margins[last] - means[last - 1]) / (last + 1)
+        gain, excess = error[last - 1] - error[last], own[last] - error[last]
+        to_old = kullback_leibler(now, before, gain.unsqueeze(-1) + step)
+        to_new = kullback_leibler(now, new, excess.unsqueeze(-1) - last * step)
+        added.append(last * to_old + to_new)
+        before = now
+    return error, _running_mean(own), _running_mean(torch.stack(added))
 
 
 def _one_by_one(
@@ -166,15 +167,17 @@ def _one_by_one(
     share: Float[Tensor, "component *batch vocab"],
 ) -> Terms:
     """Softmax losses whose members change from junction to junction."""
+    # From margins, so that no offset of the members' logits is there to be rescaled.
+    margins, shares = gold_margins(members, labels), gold_margins(share, labels)
     terms = [
-        LOSSES[loss](factor[last] * members[: last + 1] + share[last], labels)
+        LOSSES[loss](factor[last] * margins[: last + 1] + shares[last], labels)
         for last in range(members.shape[0])
     ]
-    return (
-        torch.stack([term.error for term in terms]),
-        torch.stack([term.bias for term in terms]),
-        torch.stack([term.diversity for term in terms]),
-    )
+    error = torch.stack([term.error for term in terms])
+    bias = torch.stack([term.bias for term in terms])
+    if loss == "paper":
+        return error, bias, factor.squeeze(-1).square() * running_moments(members)[1]
+    return error, bias, torch.stack([term.diversity for term in terms])
 
 
 def _running_mean(values: Float[Tensor, "component *rest"]) -> Float[Tensor, "component *rest"]:

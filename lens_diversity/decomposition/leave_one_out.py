@@ -75,17 +75,15 @@ def leave_one_out(
         rest = (
             _mean_of_others(members - goal, weights)
             if combine == "mean"
-            else sum_of_others(members) + (whole - goal)
+            else sum_of_others(members) - goal + whole
         )
         return rest.square().mean(-1)
     labels = check_labels(target, members)
+    margins, whole = gold_margins(members, labels), gold_margins(whole, labels)
     if loss == "brier":
-        return _brier(members, labels, weights, combine, whole)
-    margins = gold_margins(members, labels)
+        return _brier(margins, labels, weights, combine, whole)
     rest = (
-        _mean_of_others(margins, weights)
-        if combine == "mean"
-        else sum_of_others(margins) + gold_margins(whole, labels)
+        _mean_of_others(margins, weights) if combine == "mean" else sum_of_others(margins) + whole
     )
     if loss == "paper":
         return misses(rest, labels).square().mean(-1)
@@ -101,20 +99,19 @@ def _mean_of_others(
 
 
 def _brier(
-    members: Float[Tensor, "component *batch vocab"],
+    margins: Float[Tensor, "component *batch vocab"],
     labels: Int[Tensor, "*batch"],
     weights: Float[Tensor, " component"],
     combine: str,
     whole: Float[Tensor, "*batch vocab"],
 ) -> Float[Tensor, "component *batch"]:
-    """The others' mean probability; with ``"sum"`` every one of them changes as weights do."""
+    """Error of the others' mean probability; with ``"sum"`` they change as their weights do."""
     if combine == "mean":
-        missed = misses(gold_margins(members, labels), labels)
-        return _mean_of_others(missed, weights).square().mean(-1)
+        return _mean_of_others(misses(margins, labels), weights).square().mean(-1)
     errors = []
-    for left_out in range(members.shape[0]):
-        kept = torch.arange(members.shape[0], device=members.device) != left_out
+    for left_out in range(margins.shape[0]):
+        kept = torch.arange(margins.shape[0], device=margins.device) != left_out
         shares = weights[kept] / weights[kept].sum()
-        others = members[kept] / per_member(shares, members) + whole
+        others = margins[kept] / per_member(shares, margins) + whole
         errors.append(LOSSES["brier"](others, labels, shares).error)
     return torch.stack(errors)

@@ -138,12 +138,15 @@ def cross_entropy_ambiguity(
     reference, shift, deviations = centred_members(margins, weights)
     centroid = reference + shift
     error, own = surprisal(centroid, labels), surprisal(margins, labels)
+    q = centroid.softmax(-1)
+    # One member at a time: a divergence needs more temporaries than all the rest.
+    diversity = [
+        kullback_leibler(q, margin.softmax(-1), excess.unsqueeze(-1) - deviation)
+        for margin, excess, deviation in zip(margins, own - error, deviations, strict=True)
+    ]
     return AmbiguityTerms.averaged(
         error=error,
         component_bias=own,
-        component_diversity=kullback_leibler(
-            log_q=centroid - error.unsqueeze(-1),
-            log_ratio=(own - error).unsqueeze(-1) - deviations,
-        ),
+        component_diversity=torch.stack(diversity),
         weights=weights,
     )

@@ -40,6 +40,7 @@ def krogh_vedelsby(
             number is NaN or infinite.
 
     Example:
+        >>> import torch
         >>> terms = krogh_vedelsby(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor(0))
         >>> terms.error, terms.bias, terms.diversity
         (tensor(0.1250), tensor(0.2500), tensor(0.1250))

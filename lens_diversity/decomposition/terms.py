@@ -74,5 +74,5 @@ class JunctionTerms:
             error=torch.cat([part.error for part in parts], 1).reshape(shape),
             bias=torch.cat([part.bias for part in parts], 1).reshape(shape),
             diversity=torch.cat([part.diversity for part in parts], 1).reshape(shape),
-            logits=torch.cat(logits, 1).unflatten(1, shape[1:]) if logits else None,
+            logits=torch.cat(logits, 1).reshape(*shape, -1) if logits else None,
         )

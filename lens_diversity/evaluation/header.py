@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from lens_diversity import _bridge
-from lens_diversity.capture import _module_of
+from lens_diversity.capture import module_of
 from lens_diversity.evaluation.prompts import Encoded
 from lens_diversity.models import describe_model
 from lens_diversity.tasks import Task
@@ -59,7 +59,7 @@ def run_header(
         "versions": {name: metadata.version(name) for name in _LIBRARIES},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "labels": labels,
-        "modules": [_module_of(label) for label in labels],
+        "modules": [module_of(label) for label in labels],
     }
 
 

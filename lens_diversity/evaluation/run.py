@@ -192,7 +192,8 @@ class Run:
             found = functional.junctions(
                 written, gold, loss=loss, combine=combine, constant=constant
             )
-            sums["accuracy"] += (found.logits.argmax(-1) == gold).sum(1)
+            predicted = (written.cumsum(0) + constant).argmax(-1)
+            sums["accuracy"] += (predicted == gold).sum(1)
             sums[error] += found.error.sum(1)
             sums["bias"] += found.bias.sum(1)
             sums["diversity"] += found.diversity.sum(1)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lens_diversity as ld
-from lens_diversity import ensemble
 from lens_diversity.capture import ComponentStack
 from tests.families import build
 
@@ -126,7 +125,7 @@ def test_a_cache_is_as_good_as_a_stack(cache, stack):
 
 
 def test_rows_are_read_out_in_chunks_of_bounded_size(stack, monkeypatch):
-    whole = ld.decompose(stack, GOLD, loss="cross_entropy")
+    whole = ld.decompose(stack, GOLD, VOCAB, "cross_entropy")
     sizes = []
     project = ld.Readout.project
 
@@ -135,8 +134,7 @@ def test_rows_are_read_out_in_chunks_of_bounded_size(stack, monkeypatch):
         return project(self, normalised, ids)
 
     monkeypatch.setattr(ld.Readout, "project", spy)
-    monkeypatch.setattr(ensemble, "_CHUNK_BYTES", 1)
-    rows = ld.decompose(stack, GOLD, loss="cross_entropy")
+    rows = ld.decompose(stack, GOLD, VOCAB, "cross_entropy", memory_budget=1)
     assert [shape for shape in sizes if len(shape) == 3] == [(6, 1, 32)] * 3
     torch.testing.assert_close(rows.error, whole.error)
     torch.testing.assert_close(rows.component_diversity, whole.component_diversity)

@@ -138,11 +138,14 @@ def test_a_string_and_a_path_mean_the_same(folder, llama, monkeypatch):
         assert describe_model(model)["name"] == str(Path(ref))
 
 
-def test_a_device_map_places_folders_and_gguf_files(folder, gguf_file, llama):
+def test_a_device_map_reaches_folders_and_gguf_files(folder, gguf_file, llama, cpu_only):
     for ref in (folder, gguf_file):
-        assert_loaded(load_model(ref, device_map={"model": "cpu", "lm_head": "cpu"}), llama)
-        with pytest.raises(ValueError, match="lm_head"):
-            load_model(ref, device_map={"model": "cpu"})
+        for placed in ("auto", {"model": "cpu", "lm_head": "cpu"}):
+            assert_loaded(load_model(ref, device_map=placed), llama)
+    with pytest.raises(ValueError, match="meta"):
+        load_model(folder, device_map={"": "meta"})
+    elsewhere = load_model(gguf_file, device_map={"": "meta"}).original_model
+    assert all(weight.device.type == "meta" for weight in elsewhere.parameters())
 
 
 def test_device_and_device_map_exclude_each_other():

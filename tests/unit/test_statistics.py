@@ -107,7 +107,7 @@ def test_no_tests_need_no_correction(correction):
 def test_bad_corrections():
     with pytest.raises(ValueError, match="correction must be one of"):
         adjust_p_values([0.1], "bonferroni")
-    with pytest.raises(ValueError, match="between 0 and 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"between 0 and 1, got 1\.5"):
         adjust_p_values([0.1, 1.5], "holm")
     with pytest.raises(ValueError, match="between 0 and 1, got nan"):
         adjust_p_values([math.nan], "holm")

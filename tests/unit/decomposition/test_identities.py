@@ -39,7 +39,7 @@ def test_error_is_bias_minus_diversity(loss, case):
     scale = terms.error.abs() + terms.bias.abs() + terms.diversity.abs()
     assert terms.error.shape == case.batch
     assert terms.error.dtype == case.dtype
-    assert_small(terms.residual, scale, case.tolerance)
+    assert_small(terms.residual, scale, case)
 
 
 @pytest.mark.parametrize("loss", ALL)
@@ -54,7 +54,7 @@ def test_bias_and_diversity_are_means_of_the_member_terms(loss, case):
         assert members.shape == (case.components, *case.batch)
         weighted = torch.einsum("i,i...->...", weights, members)
         spread = torch.einsum("i,i...->...", weights, members.abs())
-        assert_small(mean - weighted, spread, case.tolerance)
+        assert_small(mean - weighted, spread, case)
 
 
 @pytest.mark.parametrize("loss", ["squared", "squared, dense", "brier", "paper"])
@@ -70,8 +70,10 @@ def test_squared_terms_are_not_negative(loss, case):
 def test_copies_of_a_member_have_exactly_no_diversity(loss, case, copies):
     same = replace(case, components=1, copies=copies)
     terms = ALL[loss](same)
-    assert bool((terms.component_diversity == 0).all())
-    assert bool((terms.diversity == 0).all())
+    # Two equal rows may leave a vectorised softmax with different last digits.
+    rounding = torch.finfo(case.dtype).eps ** 2 if loss == "brier" else 0.0
+    assert bool((terms.component_diversity <= rounding).all())
+    assert bool((terms.diversity <= rounding).all())
 
 
 @given(case=cases())
@@ -86,12 +88,12 @@ def test_theorem_3_exact_form_is_krogh_vedelsby(case):
         assert_small(
             brown.diversity - exact.diversity,
             brown.omega + brown.ensemble_variance,
-            case.tolerance,
+            case,
         )
         assert_small(
             brown.bias - exact.bias,
             brown.bias_bar.square() + brown.omega + brown.target_var + 2 * brown.target_cov.abs(),
-            case.tolerance,
+            case,
         )
         pairs = weight_tensor(case).square().sum()
         bracket = [pairs * brown.var_bar, (1 - pairs) * brown.cov_bar]
@@ -99,7 +101,7 @@ def test_theorem_3_exact_form_is_krogh_vedelsby(case):
             assert_small(
                 sum(bracket) - brown.ensemble_variance,
                 sum(term.abs() for term in bracket),
-                case.tolerance,
+                case,
             )
 
 
@@ -112,7 +114,7 @@ def test_half_the_weighted_pairs_are_the_diversity(case):
     assert pairs.shape == (case.components, case.components, *case.batch)
     assert torch.equal(pairs, pairs.transpose(0, 1))
     assert bool((pairs.diagonal() == 0).all())
-    assert_small(diversity - exact, diversity + exact, case.tolerance)
+    assert_small(diversity - exact, diversity + exact, case)
 
 
 @pytest.mark.parametrize("combine", ["mean", "sum"])
@@ -121,5 +123,7 @@ def test_combined_members_average_to_their_mean_or_sum(combine, case):
     weights = weight_tensor(case)
     combined = combine_members(case.members, case.weights, combine)
     mean = torch.einsum("i,i...->...", weights, combined)
-    plain = case.members if combine == "sum" else torch.einsum("i,i...->i...", weights, case.members)
-    assert_small(mean - plain.sum(0), plain.abs().sum(0), case.tolerance)
+    plain = (
+        case.members if combine == "sum" else torch.einsum("i,i...->i...", weights, case.members)
+    )
+    assert_small(mean - plain.sum(0), plain.abs().sum(0), case)

@@ -65,9 +65,7 @@ def test_trade_off_terms(case):
     for target, dense in ((case.labels, case.one_hot), (case.dense, case.dense)):
         terms = brown_covariance(case.members, target, case.weights)
 
-        expected = by_row(
-            lambda u, t: references.brown_terms(u, t, case.weight_list), case, dense
-        )
+        expected = by_row(lambda u, t: references.brown_terms(u, t, case.weight_list), case, dense)
         by_name = dict(zip(references.BROWN, expected, strict=True))
         size = by_name["omega"] + by_name["target_var"] + by_name["bias_bar"] ** 2
         for name, value in by_name.items():
