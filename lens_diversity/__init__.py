@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from lens_diversity._bridge import UnsupportedModelError, names_filter, require_supported
     from lens_diversity.capture import ComponentStack, component_stack
     from lens_diversity.ensemble import decompose, junctions, leave_one_out
-    from lens_diversity.evaluation import Run, evaluate, load_run
+    from lens_diversity.evaluation import Run, load_run
+    from lens_diversity.evaluation.evaluate import evaluate
     from lens_diversity.models import load_model
     from lens_diversity.readout import Readout, component_logits
     from lens_diversity.results import Decomposition

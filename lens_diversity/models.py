@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 import transformers
 from huggingface_hub import errors as hub_errors
 from transformer_lens.model_bridge import TransformerBridge
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from lens_diversity import _weights
+from lens_diversity import _weights, mobilellm
 
 DTYPES = {
     "float64": torch.float64,
@@ -92,11 +93,13 @@ def describe_model(model: Any) -> dict[str, Any]:
         model: A ``TransformerBridge``.
 
     Returns:
-        ``name``, ``architecture``, ``dtype``, ``n_layers``, ``d_model``, ``d_vocab`` and
-        ``n_parameters`` (shared weights counted once).
+        ``name``, ``revision`` (the Hub's commit, where `load_model` took it from there),
+        ``architecture``, ``dtype``, ``n_layers``, ``d_model``, ``d_vocab`` and ``n_parameters``
+        (shared weights counted once).
     """
     return {
         "name": str(model.cfg.model_name),
+        "revision": getattr(model.cfg, "revision", None),
         "architecture": str(model.cfg.architecture),
         "dtype": str(model.W_U.dtype).removeprefix("torch."),
         "n_layers": int(model.cfg.n_layers),
@@ -111,9 +114,8 @@ def _from_hub(
 ) -> TransformerBridge:
     # Progress bars stay: a download can take minutes.
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-        return _boot(name, tokenizer, dtype=dtype, revision=revision, **placement)
-    except OSError as error:
+        return _from_checkpoint(name, dtype, placement, revision)
+    except (OSError, httpx.HTTPError) as error:
         raise ValueError(_explain_hub_failure(name, revision, error)) from error
 
 
@@ -121,20 +123,57 @@ def _from_folder(
     folder: Path, dtype: torch.dtype, placement: dict[str, Any], name: str
 ) -> TransformerBridge:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = _boot(str(folder), tokenizer, dtype=dtype, **placement)
+        model = _from_checkpoint(str(folder), dtype, placement)
     except OSError as error:
         raise ValueError(f"the checkpoint in {folder} could not be read: {error}") from error
     model.cfg.model_name = name
     return model
 
 
+def _from_checkpoint(
+    ref: str, dtype: torch.dtype, placement: dict[str, Any], revision: str | None = None
+) -> TransformerBridge:
+    """Boot a checkpoint in Hugging Face's layout, all files of it from one commit."""
+    config, _ = PreTrainedConfig.get_config_dict(ref, revision=revision)
+    commit = config.get("_commit_hash", revision)
+    if config.get("model_type") == mobilellm.MODEL_TYPE:
+        model = _from_mobilellm(ref, config, dtype, placement, commit)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(ref, revision=commit, trust_remote_code=False)
+        model = _boot(ref, tokenizer, dtype=dtype, revision=commit, **placement)
+    model.cfg.revision = commit
+    return model
+
+
+def _from_mobilellm(
+    ref: str,
+    config: dict[str, Any],
+    dtype: torch.dtype,
+    placement: dict[str, Any],
+    commit: str | None,
+) -> TransformerBridge:
+    hf_model = mobilellm.load_mobilellm(
+        ref, config, dtype=dtype, revision=commit, device_map=placement.get("device_map")
+    )
+    # With a config at hand nothing asks for the repository's own code.
+    tokenizer = AutoTokenizer.from_pretrained(
+        ref, config=hf_model.config, revision=commit, trust_remote_code=False
+    )
+    return _boot_loaded(ref, tokenizer, hf_model, dtype, placement)
+
+
 def _from_gguf(path: Path, dtype: torch.dtype, placement: dict[str, Any]) -> TransformerBridge:
     hf_model, tokenizer = _read_gguf(path, dtype, placement.get("device_map"))
+    return _boot_loaded(path.stem, tokenizer, hf_model, dtype, placement)
+
+
+def _boot_loaded(
+    name: str, tokenizer: Any, hf_model: Any, dtype: torch.dtype, placement: dict[str, Any]
+) -> TransformerBridge:
     device = placement.get("device")
     if device is not None:
         hf_model = hf_model.to(device)
-    return _boot(path.stem, tokenizer, hf_model=hf_model, dtype=dtype, device=device)
+    return _boot(name, tokenizer, hf_model=hf_model, dtype=dtype, device=device)
 
 
 def _boot(source: str, tokenizer: Any, **settings: Any) -> TransformerBridge:
@@ -250,9 +289,10 @@ def _explain_hub_failure(name: str, revision: str | None, error: BaseException) 
     if due_to(hub_errors.RepositoryNotFoundError):
         return f"the Hub shows no model {name}: check the name, or {log_in} if it is private"
     if due_to(hub_errors.LocalEntryNotFoundError):
+        wanted = name if revision is None else f"revision {revision!r} of {name}"
         return (
-            f"{name} is neither a local path nor in the Hub's cache, and the Hub cannot be reached "
-            f"(or HF_HUB_OFFLINE is set); check the connection, or give {_ALTERNATIVES}"
+            f"{wanted} is neither a local path nor in the Hub's cache, and the Hub cannot be "
+            f"reached (or HF_HUB_OFFLINE is set); check the connection, or give {_ALTERNATIVES}"
         )
     return f"{name} could not be loaded from the Hub: {error}; check the name, or {log_in}"
 

@@ -18,6 +18,7 @@ from lens_diversity.evaluation._lock import locked
 from lens_diversity.evaluation.header import FORMAT, IDENTITY
 
 HEADER_NAME = "run.json"
+_NOTE = ".json"
 
 
 class DamagedRunError(ValueError):
@@ -64,7 +65,9 @@ class MemoryStore:
 class FolderStore:
     """Shards in a folder, each written whole or not at all, and listed with its checksum.
 
-    A shard counts only once `run.json` lists it, so a process can be killed at any moment.
+    A shard counts only once `run.json` lists it, so a process can be killed at any moment. Several
+    processes can work on one run: the one that holds the header lists what the others noted beside
+    their shards (`write_shard` and `note_shard`).
     """
 
     def __init__(self, folder: Path, header: dict[str, Any]) -> None:
@@ -94,6 +97,7 @@ class FolderStore:
         _require_same_run(folder, stored, header)
         _warn_of_versions(folder, stored, header)
         store = cls(folder, stored)
+        store.list_noted()
         store._drop_damaged()
         return store
 
@@ -128,17 +132,19 @@ class FolderStore:
 
     def write(self, index: int, table: pa.Table) -> None:
         """Write a shard to a temporary name, rename it, and list it in the header."""
-        name = f"shard-{index:05d}.parquet"
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        data = sink.getvalue().to_pybytes()
-        _write_atomically(self.folder / name, data)
-        self.shards[name] = {
-            "index": index,
-            "examples": table.num_rows,
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
+        name, entry = write_shard(self.folder, index, table)
+        self.shards[name] = entry
         self._write_header()
+
+    def list_noted(self) -> None:
+        """List the shards that other processes of this run wrote, and remove their notes."""
+        notes = sorted(self.folder.glob(f"*.parquet{_NOTE}"))
+        for path in notes:
+            self.shards[path.name.removesuffix(_NOTE)] = json.loads(path.read_text())
+        if notes:
+            self._write_header()
+        for path in notes:
+            path.unlink()
 
     def read(self) -> tuple[pa.Table, dict[str, Any]]:
         """Return all rows and the run's header."""
@@ -189,6 +195,36 @@ def open_store(out: str | os.PathLike[str] | None, header: Mapping[str, Any]) ->
     with locked(folder):
         # Through JSON once, so that what is compared is what would be read back.
         yield FolderStore.resume(folder, json.loads(json.dumps(header)))
+
+
+def join_store(folder: Path, header: Mapping[str, Any]) -> None:
+    """Check that a folder holds the run of this process, which another process began.
+
+    Raises:
+        ValueError: If it is not there or another one, as when processes on two machines do not see
+            the same files.
+    """
+    _require_same_run(folder, _read_header(folder), json.loads(json.dumps(header)))
+
+
+def write_shard(folder: Path, index: int, table: pa.Table) -> tuple[str, dict[str, Any]]:
+    """Write a shard to a temporary name and rename it.
+
+    Returns:
+        Its name, and what `run.json` says of it.
+    """
+    name = f"shard-{index:05d}.parquet"
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    data = sink.getvalue().to_pybytes()
+    _write_atomically(folder / name, data)
+    digest = hashlib.sha256(data).hexdigest()
+    return name, {"index": index, "examples": table.num_rows, "sha256": digest}
+
+
+def note_shard(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    """Leave what `run.json` will say of a shard beside it, for the process that holds that."""
+    _write_atomically(folder / f"{name}{_NOTE}", json.dumps(entry).encode())
 
 
 def shard_plan(n_tokens: Sequence[int], save_every: int) -> list[list[int]]:

@@ -1,10 +1,12 @@
 """Loading from folders, .gguf files, the Hub and the package that carries SmolLM2."""
 
+import shutil
 from pathlib import Path
 
 import gguf
 import pytest
 import torch
+from huggingface_hub import constants as hub_constants
 from huggingface_hub import errors as hub_errors
 from tokenizers import processors
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -216,6 +218,23 @@ def test_a_revision_is_for_the_hub_only(folder, gguf_file):
             load_model(ref, revision="v1")
 
 
+def test_a_model_of_the_hub_records_its_commit(folder, llama, tmp_path, monkeypatch):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "models--owner--tiny"
+    shutil.copytree(folder, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    for name in ("main", "v1"):
+        (repository / "refs" / name).write_text(commit)
+    monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path))
+    for revision in (None, "v1", commit):
+        model = load_model("owner/tiny", revision=revision, device="cpu")
+        assert_loaded(model, llama)
+        found = describe_model(model)
+        assert (found["name"], found["revision"]) == ("owner/tiny", commit)
+    with pytest.raises(ValueError, match="revision 'v2' of owner/tiny is neither"):
+        load_model("owner/tiny", revision="v2")
+
+
 def test_offline_the_message_says_what_to_do():
     with pytest.raises(ValueError, match=r"HF_HUB_OFFLINE.*a folder with a checkpoint"):
         load_model("nobody/nothing")
@@ -299,6 +318,7 @@ def test_local_files_load_without_progress_bars(folder, gguf_file, capfd):
 def test_a_model_describes_itself(folder, llama):
     assert describe_model(load_model(folder, dtype="bfloat16", device="cpu")) == {
         "name": str(folder),
+        "revision": None,
         "architecture": "LlamaForCausalLM",
         "dtype": "bfloat16",
         "n_layers": 2,
@@ -312,6 +332,7 @@ def test_a_model_describes_itself(folder, llama):
 def test_the_built_in_model(smollm2):
     assert describe_model(smollm2) == {
         "name": "SmolLM2-135M-Instruct.Q4_1",
+        "revision": None,
         "architecture": "LlamaForCausalLM",
         "dtype": "float32",
         "n_layers": 30,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lens_diversity.functional import (
@@ -43,6 +43,7 @@ def test_error_is_bias_minus_diversity(loss, case):
 
 
 @pytest.mark.parametrize("loss", ALL)
+@settings(max_examples=40)
 @given(case=cases())
 def test_bias_and_diversity_are_means_of_the_member_terms(loss, case):
     terms = ALL[loss](case)
@@ -58,6 +59,7 @@ def test_bias_and_diversity_are_means_of_the_member_terms(loss, case):
 
 
 @pytest.mark.parametrize("loss", ["squared", "squared, dense", "brier", "paper"])
+@settings(max_examples=40)
 @given(case=cases())
 def test_squared_terms_are_not_negative(loss, case):
     terms = ALL[loss](case)
@@ -66,6 +68,7 @@ def test_squared_terms_are_not_negative(loss, case):
 
 
 @pytest.mark.parametrize("loss", ["squared", "squared, dense", "brier", "paper"])
+@settings(max_examples=40)
 @given(case=cases(), copies=st.integers(1, 8))
 def test_copies_of_a_member_have_exactly_no_diversity(loss, case, copies):
     same = replace(case, components=1, copies=copies)

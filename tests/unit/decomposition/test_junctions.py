@@ -40,7 +40,7 @@ def members_at(case, count, chosen):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(data=st.data(), mode=MODES)
 def test_equals_the_decomposition_of_the_first_members(loss, data, mode):
     case = data.draw(cases(NUMBERS[loss], ("uniform",)))
@@ -63,7 +63,7 @@ def test_equals_the_decomposition_of_the_first_members(loss, data, mode):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(case=cases(("plain",), ("uniform",)), mode=MODES)
 def test_equals_the_loops(loss, case, mode):
     chosen = options(case, mode)

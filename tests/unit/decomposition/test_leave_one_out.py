@@ -27,7 +27,7 @@ def without(case, index, combine, constant):
 
 @pytest.mark.parametrize("combine", ["mean", "sum"])
 @pytest.mark.parametrize("loss", LOSSES)
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_equals_the_error_without_the_member(loss, combine, data):
     case = data.draw(cases(NUMBERS[loss], WEIGHTING[combine], min_components=2))
@@ -46,7 +46,7 @@ def test_equals_the_error_without_the_member(loss, combine, data):
 
 @pytest.mark.parametrize("combine", ["mean", "sum"])
 @pytest.mark.parametrize("loss", LOSSES)
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_equals_the_loops(loss, combine, data):
     case = data.draw(cases(("plain",), ("uniform", "random"), min_components=2))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 
 from lens_diversity.functional import (
     bias_diversity,
@@ -39,6 +39,7 @@ def by_row(function, case, target):
 
 
 @pytest.mark.parametrize("loss", LOSSES)
+@settings(max_examples=40)
 @given(case=PLAIN)
 def test_terms(loss, case):
     for target in (case.labels, case.dense) if loss == "squared" else (case.labels,):
@@ -60,6 +61,7 @@ def test_terms(loss, case):
         assert_close(terms.component_diversity, own_diversity, case.dtype, scale)
 
 
+@settings(max_examples=40)
 @given(case=PLAIN)
 def test_trade_off_terms(case):
     for target, dense in ((case.labels, case.one_hot), (case.dense, case.dense)):
@@ -74,6 +76,7 @@ def test_trade_off_terms(case):
             assert_close(getattr(terms, name), value, case.dtype, scale / max(mass, 1e-3))
 
 
+@settings(max_examples=40)
 @given(case=PLAIN)
 def test_pairs(case):
     rows = range(case.components)

@@ -1,0 +1,172 @@
+"""A few rows of an ensemble, with its analyses: on logits, on pseudo-tokens, or streamed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lens_diversity import functional
+from lens_diversity.capture import ComponentStack
+from lens_diversity.decomposition._members import (
+    check_members,
+    per_member,
+    running_sum,
+    sum_of_others,
+)
+from lens_diversity.decomposition.losses import LOSSES
+from lens_diversity.full_vocab import losses
+from lens_diversity.full_vocab.basis import VocabularyBasis
+from lens_diversity.full_vocab.gram import compact_vocabulary
+from lens_diversity.readout import Reconstruction, place_constant
+
+
+@dataclass(frozen=True, eq=False)
+class DenseChunk:
+    """Component logits of a few rows with their targets.
+
+    Over the whole vocabulary the logits are those of the pseudo-tokens of a `CompactVocabulary`,
+    which is the same for every squared quantity.
+    """
+
+    stack: ComponentStack
+    logits: Float[Tensor, "component row vocab"]
+    kappa: Float[Tensor, " vocab"]
+    targets: Tensor
+    reconstruction: Reconstruction
+    of_vocabulary: bool = False
+
+    def ambiguity(
+        self, loss: str, constant: str, combine: str, gauge: str, weights: Tensor
+    ) -> functional.AmbiguityTerms:
+        members = _in_gauge(place_constant(self.logits, self.kappa, constant), gauge)
+        members = functional.combine_members(members, weights, combine)
+        return LOSSES[loss](members, self.targets, weights)
+
+    def leave_one_out(self, loss: str, combine: str) -> Float[Tensor, "component row"]:
+        whole = combine == "sum"
+        return functional.leave_one_out(
+            self.logits if whole else place_constant(self.logits, self.kappa, "spread"),
+            self.targets,
+            loss=loss,
+            combine=combine,
+            constant=self.kappa if whole else None,
+        )
+
+    def junctions(self, loss: str, combine: str, scale: str) -> functional.JunctionTerms:
+        terms = functional.junctions(
+            self.logits,
+            self.targets,
+            loss=loss,
+            combine=combine,
+            constant=self.kappa,
+            rescale=_rescale(self.stack, self.logits.dtype) if scale == "junction" else None,
+        )
+        return replace(terms, logits=None) if self.of_vocabulary else terms
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedChunk:
+    """Coefficients of a few rows' component logits, for the softmax losses over the vocabulary."""
+
+    stack: ComponentStack
+    basis: VocabularyBasis
+    coefficients: Float[Tensor, "component row basis"]
+    kappa: Float[Tensor, " basis"]
+    targets: Int[Tensor, " row"]
+    reconstruction: Reconstruction
+    memory_budget: int
+
+    def ambiguity(
+        self, loss: str, constant: str, combine: str, gauge: str, weights: Tensor
+    ) -> functional.AmbiguityTerms:
+        members = place_constant(check_members(self.coefficients), self.kappa, constant)
+        members = functional.combine_members(members, weights, combine)
+        return self._terms(members, loss, gauge, weights)
+
+    def leave_one_out(self, loss: str, combine: str) -> Float[Tensor, "component row"]:
+        own = check_members(self.coefficients)
+        count = len(own)
+        if count == 1:
+            raise ValueError("without its only member there is no ensemble left; give at least two")
+        spread = place_constant(own, self.kappa, "spread")
+        if loss == "brier":
+            # Of the others, u_k / (1 / (L - 1)) + kappa with "sum": the same for all that leave.
+            members = spread if combine == "mean" else (count - 1) * own + self.kappa
+            return losses.brier_without_each(self.basis, members, self.targets, self.memory_budget)
+        rest = (
+            sum_of_others(spread) / (count - 1)
+            if combine == "mean"
+            else sum_of_others(own) + self.kappa
+        )
+        return losses.ensemble_errors(self.basis, rest, self.targets, loss, self.memory_budget)
+
+    def junctions(self, loss: str, combine: str, scale: str) -> functional.JunctionTerms:
+        own = check_members(self.coefficients)
+        if loss != "brier" and (combine, scale) == ("mean", "final") and not bool(self.kappa.any()):
+            return self._cumulative(own, loss)
+        factor = torch.ones_like(own[..., :1])
+        if scale == "junction":
+            factor = _rescale(self.stack, own.dtype).unsqueeze(-1)
+        parts = []
+        for count in range(1, len(own) + 1):
+            members = factor[count - 1] * own[:count] + self.kappa / count
+            weights = members.new_full((count,), 1 / count)
+            members = functional.combine_members(members, weights, combine)
+            parts.append(self._terms(members, loss, "model", weights))
+        return functional.JunctionTerms(
+            torch.stack([part.error for part in parts]),
+            torch.stack([part.bias for part in parts]),
+            torch.stack([part.diversity for part in parts]),
+            logits=None,
+        )
+
+    def _cumulative(
+        self, own: Float[Tensor, "component row basis"], loss: str
+    ) -> functional.JunctionTerms:
+        """Members that are the same at every junction: two rows a junction instead of ``k + 1``."""
+        counts = torch.arange(1, len(own) + 1, device=own.device).to(own)
+        given = (self.targets, loss, self.memory_budget)
+        alone = losses.ensemble_errors(self.basis, own, *given)
+        error = losses.ensemble_errors(
+            self.basis, running_sum(own) / per_member(counts, own), *given
+        )
+        bias = running_sum(alone) / counts.unsqueeze(1)
+        if loss == "cross_entropy":
+            return functional.JunctionTerms(error, bias, bias - error, logits=None)
+        pseudo = self._pseudo(own)
+        squared = functional.junctions(pseudo, torch.zeros_like(pseudo[0]), loss="squared")
+        return functional.JunctionTerms(error, bias, squared.diversity, logits=None)
+
+    def _terms(
+        self,
+        members: Float[Tensor, "member row basis"],
+        loss: str,
+        gauge: str,
+        weights: Float[Tensor, " member"],
+    ) -> functional.AmbiguityTerms:
+        given = (self.basis, members, self.targets, weights, self.memory_budget)
+        if loss == "cross_entropy":
+            return losses.cross_entropy(*given)
+        if loss == "brier":
+            return losses.brier(*given)
+        return losses.paper(*given, _in_gauge(self._pseudo(members), gauge))
+
+    def _pseudo(self, members: Float[Tensor, "member row basis"]) -> Tensor:
+        tokens = compact_vocabulary(self.basis).tokens(like=members)
+        return members @ tokens
+
+
+Chunk = DenseChunk | StreamedChunk
+
+
+def _in_gauge(members: Float[Tensor, "member row vocab"], gauge: str) -> Tensor:
+    return members - members.mean(-1, keepdim=True) if gauge == "centred" else members
+
+
+def _rescale(stack: ComponentStack, dtype: torch.dtype) -> Float[Tensor, "junction row"]:
+    """Ratio of the whole stream's norm statistic to that of each partial sum."""
+    statistic = stack.readout.statistic(stack.values.to(dtype).cumsum(0))
+    return (stack.stream.scale.to(statistic) / statistic).squeeze(-1)

@@ -1,0 +1,141 @@
+"""The validated input of an analysis on a stack, and the choice of what reads it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from lens_diversity._chunks import Chunk, DenseChunk, StreamedChunk
+from lens_diversity.capture import ComponentStack, Pos, component_stack
+from lens_diversity.decomposition.losses import check_loss
+from lens_diversity.full_vocab.basis import VocabularyBasis
+from lens_diversity.full_vocab.gram import compact_vocabulary, sampled_tokens
+from lens_diversity.full_vocab.softmax import rows_within
+from lens_diversity.full_vocab.targets import ResidualTarget, Targets, flat_targets
+from lens_diversity.readout import (
+    Reconstruction,
+    Vocab,
+    check_reconstruction,
+    check_vocab,
+    linear_logits,
+    readout_dtype,
+)
+
+# Coordinates of all members for one chunk of rows: they stay in a processor's cache.
+_CHUNK_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class EnsembleInput:
+    """Validated input of every analysis on a stack, with the batch axes flattened to rows."""
+
+    stack: ComponentStack
+    targets: Tensor | ResidualTarget
+    ids: Int[Tensor, " vocab"] | None
+    loss: str
+    dtype: torch.dtype
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    memory_budget: int
+
+    @classmethod
+    def of(
+        cls,
+        stack_or_cache: ComponentStack | Any,
+        targets: Targets,
+        vocab: Vocab,
+        loss: str,
+        pos: Pos,
+        attention_mask: Tensor | None,
+        dtype: torch.dtype | None,
+        memory_budget: int,
+    ) -> EnsembleInput:
+        check_loss(loss)
+        stack = (
+            stack_or_cache
+            if isinstance(stack_or_cache, ComponentStack)
+            else component_stack(stack_or_cache, pos=pos, attention_mask=attention_mask)
+        )
+        ids = check_vocab(vocab, stack.readout.d_vocab)
+        return cls(
+            stack=stack.rows(),
+            targets=flat_targets(targets, stack, ids, loss),
+            ids=ids,
+            loss=loss,
+            dtype=readout_dtype(stack.values.dtype, dtype),
+            axes=stack.axes,
+            shape=stack.batch_shape,
+            memory_budget=memory_budget,
+        )
+
+    @property
+    def n_vocab(self) -> int:
+        return self.stack.readout.d_vocab if self.ids is None else len(self.ids)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Take a few rows at a time, so that every analysis stays within its memory.
+
+        Gradients of a softmax loss, or into the unembedding, need the logits themselves.
+        """
+        values, weights = self.stack.values, self.stack.readout.W_U
+        tracked = weights.requires_grad or (self.loss != "squared" and values.requires_grad)
+        if self.ids is not None or (tracked and torch.is_grad_enabled()):
+            return self._dense()
+        if self.loss != "squared":
+            return self._streamed()
+        # Pseudo-tokens are one or two more than dimensions.
+        return self._whitened() if self.n_vocab > weights.shape[0] + 2 else self._dense()
+
+    def _dense(self) -> Iterator[DenseChunk]:
+        for rows in self._slices(self.n_vocab, self.memory_budget // 4):
+            part, targets = self.stack.select_rows(rows), self.targets[rows]
+            logits, kappa = linear_logits(part, self.ids, self.dtype)
+            if isinstance(targets, ResidualTarget):
+                targets = targets.logits(None).to(logits)
+            found = check_reconstruction(part, logits.sum(0) + kappa, self.ids)
+            yield DenseChunk(part, logits, kappa, targets, found, self.ids is None)
+
+    def _whitened(self) -> Iterator[DenseChunk]:
+        basis = VocabularyBasis.of(self.stack.readout)
+        vocabulary = compact_vocabulary(basis)
+        for rows in self._slices(vocabulary.n_tokens, _CHUNK_BYTES):
+            part = self.stack.select_rows(rows)
+            found = _check_on_sample(part, self.dtype)
+            vectors, kappa = basis.components(part, self.dtype)
+            tokens = vocabulary.tokens(like=vectors)
+            targets = vocabulary.target(basis, self.targets[rows]).to(vectors)
+            yield DenseChunk(part, vectors @ tokens, kappa @ tokens, targets, found, True)
+
+    def _streamed(self) -> Iterator[StreamedChunk]:
+        assert isinstance(self.targets, Tensor)
+        basis = VocabularyBasis.of(self.stack.readout)
+        step = rows_within(self.memory_budget, len(self.stack) + 2, basis, self.dtype)
+        for start in range(0, len(self.targets), step):
+            rows = slice(start, start + step)
+            part = self.stack.select_rows(rows)
+            found = _check_on_sample(part, self.dtype)
+            given = basis.components(part, self.dtype)
+            targets = self.targets[rows]
+            yield StreamedChunk(part, basis, *given, targets, found, self.memory_budget)
+
+    def _slices(self, width: int, budget: int) -> Iterator[slice]:
+        count = prod(self.shape)
+        step = max(1, budget // (len(self.stack) * width * self.dtype.itemsize))
+        for start in range(0, count, step):
+            yield slice(start, start + step)
+
+
+def _check_on_sample(stack: ComponentStack, dtype: torch.dtype) -> Reconstruction:
+    """Compare the summed components with the model's own logits at a few tokens."""
+    readout = stack.readout
+    ids = sampled_tokens(readout).to(stack.values.device)
+    total = stack.values.to(dtype).sum(0)
+    normalised = readout.normalise(total, stack.stream.scale.to(dtype))
+    logits = readout.project(normalised, ids) + readout.constant(ids, like=total)
+    return check_reconstruction(stack, logits, ids)

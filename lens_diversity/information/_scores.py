@@ -1,0 +1,117 @@
+"""Pointwise information of every row, from which all terms are sums and differences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import numpy as np
+from scipy import stats
+
+from lens_diversity.information._sample import Floats, Integers
+from lens_diversity.information.estimates import ESTIMATE, LOWER_BOUND
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A quantity that is a mean over rows, in bits, less a known bias.
+
+    ``held`` scores a row under a model that has not seen it; ``fitted``, where an estimator fits
+    densities, under one that has. The first is biased down by the fit and the second up, so both
+    ends of the interval are safe, at 0 too.
+    """
+
+    held: Floats
+    """[example] pointwise values."""
+    fitted: Floats | None = None
+    """[example] the same under a model fitted to these rows, or None."""
+    bias: float = 0.0
+    """What the mean of ``held`` is too large by."""
+    spread: float = 0.0
+    """Standard deviation of the estimate that remains where all pointwise values vanish."""
+
+    @property
+    def value(self) -> float:
+        """The estimate."""
+        return float(self.held.mean()) - self.bias
+
+    def __add__(self, other: Rows) -> Rows:
+        return self._combined(other, 1.0)
+
+    def __sub__(self, other: Rows) -> Rows:
+        return self._combined(other, -1.0)
+
+    def scaled(self, factor: float) -> Rows:
+        """The quantity times a number."""
+        fitted = None if self.fitted is None else factor * self.fitted
+        return Rows(factor * self.held, fitted, factor * self.bias, abs(factor) * self.spread)
+
+    def _combined(self, other: Rows, sign: float) -> Rows:
+        fitted = None
+        if self.fitted is not None and other.fitted is not None:
+            fitted = self.fitted + sign * other.fitted
+        return Rows(
+            self.held + sign * other.held,
+            fitted,
+            self.bias + sign * other.bias,
+            math.hypot(self.spread, other.spread),
+        )
+
+    def interval(self, level: float) -> Interval:
+        """Interval for the quantity by the delta method, widened by what the fit may have cost."""
+        z = normal_quantile(level)
+        half = z * math.hypot(float(self.held.std()) / math.sqrt(len(self.held)), self.spread)
+        ends = [self.value]
+        if self.fitted is not None:
+            ends.append(float(self.fitted.mean()) - self.bias)
+        return min(ends) - half, max(ends) + half
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What an estimator found for one set of members."""
+
+    information: Rows
+    """``log2 p(u|y) / p(u)``."""
+    interval: Interval
+    """For ``I(U;Y)``, not clipped."""
+    is_bound: bool
+    """Whether the interval's upper end means nothing, so that ``I`` is bounded from below only."""
+    marginal: Rows | None = None
+    """``log2 p(u)``, or None where the estimator has no such thing."""
+    conditional: Rows | None = None
+    """``log2 p(u|y)``."""
+    correct: Floats | None = None
+    """[example] whether the held-out Bayes rule of the fitted model is right, or None."""
+
+    @property
+    def kind(self) -> str:
+        """``"estimate"`` or ``"lower bound"``."""
+        return LOWER_BOUND if self.is_bound else ESTIMATE
+
+
+def total(rows: list[Rows]) -> Rows:
+    """Sum of several quantities of the same rows."""
+    return reduce(add, rows)
+
+
+def normal_quantile(level: float) -> float:
+    """Half-width of a two-sided normal interval in standard deviations."""
+    return float(stats.norm.ppf((1 + level) / 2))
+
+
+def label_entropy(labels: Integers) -> tuple[float, float, float]:
+    """``H(Y)`` (Miller-Madow, at most ``log2 |Y|``), the plain one, and its upper end, in bits."""
+    counts = np.bincount(labels)
+    p = counts[counts > 0] / len(labels)
+    surprise = -np.log2(p)
+    plain = float((p * surprise).sum())
+    largest = math.log2(len(p))
+    correction = (len(p) - 1) / (2 * len(labels) * math.log(2))
+    deviation = math.sqrt(max(0.0, float((p * surprise**2).sum()) - plain**2) / len(labels))
+    corrected = min(plain + correction, largest)
+    return corrected, plain, min(corrected + 2 * deviation + 2 * correction, largest)
