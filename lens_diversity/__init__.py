@@ -6,12 +6,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lens_diversity import functional, full_vocab, information, plots, tasks
+    from lens_diversity import (
+        full_vocab,
+        functional,
+        information,
+        paper,
+        plots,
+        report,
+        tasks,
+    )
     from lens_diversity._bridge import UnsupportedModelError, names_filter, require_supported
     from lens_diversity.capture import ComponentStack, component_stack
     from lens_diversity.ensemble import decompose, junctions, leave_one_out
     from lens_diversity.evaluation import Run, load_run
     from lens_diversity.evaluation.evaluate import evaluate
+    from lens_diversity.information import select_components
     from lens_diversity.models import load_model
     from lens_diversity.readout import Readout, component_logits
     from lens_diversity.results import Decomposition
@@ -37,8 +46,11 @@ __all__ = [
     "load_model",
     "load_run",
     "names_filter",
+    "paper",
     "plots",
+    "report",
     "require_supported",
+    "select_components",
     "tasks",
     "verify",
 ]
@@ -61,9 +73,10 @@ _HOMES = {
     "load_run": "evaluation",
     "names_filter": "_bridge",
     "require_supported": "_bridge",
+    "select_components": "information",
     "verify": "verification",
 }
-_MODULES = ("full_vocab", "functional", "information", "plots", "tasks")
+_MODULES = ("full_vocab", "functional", "information", "paper", "plots", "report", "tasks")
 
 
 def __getattr__(name: str) -> Any:

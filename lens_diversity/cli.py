@@ -123,11 +123,14 @@ def run(
 ) -> None:
     """Evaluate a model on a task and write the decomposition of its layers."""
     from lens_diversity.evaluation import evaluate
+    from lens_diversity.evaluation.distributed import is_first, own_device
     from lens_diversity.tasks import load
 
     loaded = load(task, limit=limit, data_files=data, n_shots=shots, seed=seed)
-    bridge = _load_model(model, device, dtype, revision)
+    bridge = _load_model(model, device or own_device(), dtype, revision)
     result = evaluate(bridge, loaded, batch_size, out, overlong=overlong.value)
+    if not is_first():
+        return
     files = _write_results(result, out)
     _print_run(result, files)
 
@@ -151,6 +154,49 @@ def verify(
     Console().print(table)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders to search for runs.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    correction: Annotated[
+        str | None,
+        typer.Option(help="Correct Figure 3's p-values: holm or benjamini-hochberg."),
+    ] = None,
+) -> None:
+    """Write one self-contained page with the paper's tables and figures from stored runs."""
+    from lens_diversity.report import write_report
+
+    Console().print(Text(f"report     {write_report(runs, out, correction)}"), soft_wrap=True)
+
+
+@app.command()
+def information(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the curves as CSV.")] = None,
+    estimator: Annotated[str, typer.Option(help="plugin, gaussian, knn or probe.")] = "plugin",
+    gauge: Annotated[str, typer.Option(help="model, or centred.")] = "model",
+    seed: Annotated[int, typer.Option(help="Seed of orders, folds and shuffles.")] = 0,
+) -> None:
+    """Estimate the information of a run's components about its labels (Theorems 4-8)."""
+    from lens_diversity.evaluation import load_run
+
+    found = load_run(run).information(estimator, gauge=gauge, seed=seed)
+    console = Console()
+    console.print(Text(str(found.estimate if found.estimate is not None else found.reason)))
+    bounds = Table("", "error", "members", "holds for")
+    for name, row in found.errors().iterrows():
+        cells = (str(name), f"{row['error']:.4f}", str(row["members"]), row["holds_for"])
+        bounds.add_row(*(Text(cell) for cell in cells))
+    console.print(bounds)
+    for note in found.notes:
+        console.print(Text(note))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        found.to_dataframe().to_csv(out / f"curves-{estimator}.csv", index=False)
+        found.members().to_csv(out / f"members-{estimator}.csv", index=False)
+        console.print(Text(f"curves     {out}"), soft_wrap=True)
 
 
 @tasks_app.command("list")

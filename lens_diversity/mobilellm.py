@@ -33,7 +33,8 @@ _SETTINGS = (
     "rope_theta",
     "vocab_size",
 )
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_SAFE = ("model.safetensors", "model.safetensors.index.json")
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def load_mobilellm(
@@ -74,7 +75,6 @@ def load_mobilellm(
             f"{ref} runs each block twice with one set of weights, which device_map= would have to "
             "hold on one device under two names; give device= instead"
         )
-    _require_safetensors(ref, revision)
     llama = _llama_config(config)
     try:
         model, report = LlamaForCausalLM.from_pretrained(
@@ -86,6 +86,9 @@ def load_mobilellm(
             use_safetensors=True,
             output_loading_info=True,
         )
+    except OSError:
+        _refuse_pickles(ref, revision)
+        raise
     except RuntimeError as error:  # Weights of other shapes than the config says.
         raise ValueError(f"{ref} is not laid out as a MobileLLM checkpoint: {error}") from error
     _require_complete(ref, model, report)
@@ -134,13 +137,16 @@ def _llama_config(config: dict[str, Any]) -> Any:
     )
 
 
-def _require_safetensors(ref: str | Path, revision: str | None) -> None:
+def _refuse_pickles(ref: str | Path, revision: str | None) -> None:
     from transformers.utils.hub import has_file
 
-    if not any(has_file(ref, name, revision) for name in _WEIGHTS):
+    def has_one(names: tuple[str, ...]) -> bool:
+        return any(has_file(ref, name, revision) for name in names)
+
+    if has_one(_PICKLED) and not has_one(_SAFE):
         raise ValueError(
-            f"{ref} holds no {' or '.join(_WEIGHTS)}, and weights in a pickle (*.bin) are not "
-            "read, since that can run code. If you trust them, convert them: "
+            f"{ref} holds its weights in a pickle (*.bin) only, which is not read, since that can "
+            "run code. If you trust it, convert it: "
             "safetensors.torch.save_file(torch.load('pytorch_model.bin', weights_only=True), "
             "'model.safetensors', metadata={'format': 'pt'})"
         )

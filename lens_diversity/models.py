@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import torch
 import transformers
 from huggingface_hub import errors as hub_errors
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from lens_diversity import _weights, mobilellm
@@ -26,6 +26,9 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+# A refusal is an OSError; a cut connection is an error of whichever httpx carries the requests.
+_HUB_FAILURES = (OSError, *hub_errors.HfHubHTTPError.__bases__)
 
 _ALTERNATIVES = "a folder with a checkpoint, a .gguf file, or the built-in 'smollm2'"
 
@@ -114,16 +117,20 @@ def _from_hub(
 ) -> TransformerBridge:
     # Progress bars stay: a download can take minutes.
     try:
-        return _from_checkpoint(name, dtype, placement, revision)
-    except (OSError, httpx.HTTPError) as error:
+        # All files come from the commit that this one lies in: .../snapshots/COMMIT/config.json
+        commit = Path(cached_file(name, "config.json", revision=revision)).parent.name
+        model = _from_checkpoint(name, dtype, placement, commit)
+    except _HUB_FAILURES as error:
         raise ValueError(_explain_hub_failure(name, revision, error)) from error
+    model.cfg.revision = commit
+    return model
 
 
 def _from_folder(
     folder: Path, dtype: torch.dtype, placement: dict[str, Any], name: str
 ) -> TransformerBridge:
     try:
-        model = _from_checkpoint(str(folder), dtype, placement)
+        model = _from_checkpoint(str(folder), dtype, placement, None)
     except OSError as error:
         raise ValueError(f"the checkpoint in {folder} could not be read: {error}") from error
     model.cfg.model_name = name
@@ -131,18 +138,13 @@ def _from_folder(
 
 
 def _from_checkpoint(
-    ref: str, dtype: torch.dtype, placement: dict[str, Any], revision: str | None = None
+    ref: str, dtype: torch.dtype, placement: dict[str, Any], commit: str | None
 ) -> TransformerBridge:
-    """Boot a checkpoint in Hugging Face's layout, all files of it from one commit."""
-    config, _ = PreTrainedConfig.get_config_dict(ref, revision=revision)
-    commit = config.get("_commit_hash", revision)
+    config, _ = PreTrainedConfig.get_config_dict(ref, revision=commit)
     if config.get("model_type") == mobilellm.MODEL_TYPE:
-        model = _from_mobilellm(ref, config, dtype, placement, commit)
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(ref, revision=commit, trust_remote_code=False)
-        model = _boot(ref, tokenizer, dtype=dtype, revision=commit, **placement)
-    model.cfg.revision = commit
-    return model
+        return _from_mobilellm(ref, config, dtype, placement, commit)
+    tokenizer = AutoTokenizer.from_pretrained(ref, revision=commit, trust_remote_code=False)
+    return _boot(ref, tokenizer, dtype=dtype, revision=commit, **placement)
 
 
 def _from_mobilellm(

@@ -22,11 +22,12 @@ from rich.progress import Task as ProgressTask
 from rich.text import Text
 
 from lens_diversity import _bridge
+from lens_diversity.evaluation.distributed import Team
 from lens_diversity.evaluation.forward import option_rows
 from lens_diversity.evaluation.header import run_header
 from lens_diversity.evaluation.prompts import encode
 from lens_diversity.evaluation.run import Run
-from lens_diversity.evaluation.store import open_store, shard_plan
+from lens_diversity.evaluation.store import shard_plan
 from lens_diversity.readout import readout_dtype
 from lens_diversity.tasks import Task
 
@@ -47,6 +48,10 @@ def evaluate(
     One forward pass per example yields the logits of its options from every component; bias,
     diversity, junctions and information are arithmetic on those. Prompts of similar length share
     a batch, padded on the left and masked; the answer position is each prompt's last token.
+
+    Where a launcher started several processes (``accelerate launch``, ``torchrun``) and ``out`` is
+    given, all of them call this and each computes a part; all return the whole run. Without ``out``
+    each process evaluates everything for itself.
 
     Args:
         model: A ``TransformerBridge`` in evaluation mode, with a tokenizer.
@@ -69,7 +74,8 @@ def evaluate(
         UnsupportedModelError: If the model's logits are not one sum of component outputs.
         ValueError: If the model is in training mode or has no tokenizer, prompts are too long,
             options cannot be told apart, components do not sum to the model's logits, or the
-            folder holds another run or is in use (``RunLockedError``).
+            folder holds another run or is in use (``RunLockedError``), or another of several
+            processes ended early.
 
     Example:
         >>> import lens_diversity as ld
@@ -94,15 +100,17 @@ def evaluate(
         "save_every": save_every,
     }
     header = run_header(model, task, encoded, settings, batch_size)
-    with open_store(out, header) as store:
+    team = Team() if out is None else Team.launched()
+    with team.open(out, header) as store:
         done = store.done()
-        n_done = sum(len(plan[index]) for index in done)
-        with _progress_bar(len(task), n_done, shown=progress) as advance:
-            for index, examples in enumerate(plan):
-                if index in done:
-                    continue
-                tables = []
-                # Batches never cross a shard, so that an interruption changes nothing.
+        mine = team.part([index for index in range(len(plan)) if index not in done])
+        n_done, n_mine = (sum(len(plan[index]) for index in part) for part in (done, mine))
+        shown = progress and team.rank == 0
+        with _progress_bar(n_done + n_mine, n_done, shown=shown) as advance:
+            for index in mine:
+                tables, examples = [], plan[index]
+                # Batches never cross a shard, so that neither an interruption nor the number of
+                # processes changes anything.
                 for start in range(0, len(examples), batch_size):
                     batch = examples[start : start + batch_size]
                     tables.append(option_rows(model, encoded, batch, precision))

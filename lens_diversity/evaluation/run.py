@@ -23,6 +23,8 @@ from lens_diversity.results import Decomposition
 if TYPE_CHECKING:
     import pandas as pd
 
+    from lens_diversity.information import RunInformation
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -205,6 +207,23 @@ class Run:
                 **{name: (values / len(self)).numpy() for name, values in sums.items()},
             }
         )
+
+    def information(self, estimator: str = "plugin", **options: Any) -> RunInformation:
+        """Estimate what the components know about the label (section 3.4, Theorems 4-8).
+
+        Args:
+            estimator: ``"plugin"``, ``"gaussian"``, ``"knn"`` or ``"probe"``.
+            **options: As in [`information.of_run`][lens_diversity.information.of_run].
+
+        Returns:
+            Estimate, terms, curves and bounds, in bits.
+
+        Raises:
+            ValueError: If an argument is unknown or labels take one value only.
+        """
+        from lens_diversity.information import of_run
+
+        return of_run(self, estimator, **options)
 
     def to_dataframe(self) -> pd.DataFrame:
         """Lay out every option logit in one long table.

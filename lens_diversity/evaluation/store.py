@@ -83,6 +83,7 @@ class FolderStore:
             ValueError: If the folder holds another run (the message lists the differences), or
                 shards without a `run.json`.
         """
+        header = _as_read_back(header)
         if not (folder / HEADER_NAME).exists():
             strangers = sorted(path.name for path in folder.glob("*.parquet"))
             if strangers:
@@ -90,13 +91,15 @@ class FolderStore:
                     f"{folder} has no {HEADER_NAME} but holds {strangers[0]}, which would be "
                     "overwritten; give an empty folder"
                 )
-            store = cls(folder, dict(header))
+            store = cls(folder, header)
             store._write_header()
             return store
         stored = _read_header(folder)
         _require_same_run(folder, stored, header)
         _warn_of_versions(folder, stored, header)
         store = cls(folder, stored)
+        for leftover in folder.glob("shard-*.tmp"):
+            leftover.unlink()
         store.list_noted()
         store._drop_damaged()
         return store
@@ -188,23 +191,31 @@ def open_store(out: str | os.PathLike[str] | None, header: Mapping[str, Any]) ->
     if out is None:
         yield MemoryStore(header)
         return
+    folder = run_folder(out)
+    with locked(folder):
+        yield FolderStore.resume(folder, header)
+
+
+def run_folder(out: str | os.PathLike[str]) -> Path:
+    """Make the folder of a run, if it is not there.
+
+    Raises:
+        ValueError: If the path is a file.
+    """
     folder = Path(out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; a run is a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):
-        # Through JSON once, so that what is compared is what would be read back.
-        yield FolderStore.resume(folder, json.loads(json.dumps(header)))
+    return folder
 
 
-def join_store(folder: Path, header: Mapping[str, Any]) -> None:
-    """Check that a folder holds the run of this process, which another process began.
+def require_same_run(folder: Path, header: Mapping[str, Any]) -> None:
+    """Check that a folder holds the run that a header describes.
 
     Raises:
-        ValueError: If it is not there or another one, as when processes on two machines do not see
-            the same files.
+        ValueError: If it holds none or another one; the message lists the differences.
     """
-    _require_same_run(folder, _read_header(folder), json.loads(json.dumps(header)))
+    _require_same_run(folder, _read_header(folder), _as_read_back(header))
 
 
 def write_shard(folder: Path, index: int, table: pa.Table) -> tuple[str, dict[str, Any]]:
@@ -269,6 +280,12 @@ def _read_header(folder: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise DamagedRunError(f"{path} is not the header of a run: {error!r}") from error
     return header
+
+
+def _as_read_back(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The header as JSON keeps it, so that what is compared is what was stored."""
+    result: dict[str, Any] = json.loads(json.dumps(header))
+    return result
 
 
 def _require_same_run(folder: Path, stored: Mapping[str, Any], header: Mapping[str, Any]) -> None:

@@ -5,5 +5,19 @@ from lens_diversity.plots.heatmaps import (
     layer_module_heatmap,
     pairwise_heatmap,
 )
+from lens_diversity.plots.paper import (
+    correlation_heatmap,
+    junction_lines,
+    module_share_bars,
+    scaling_points,
+)
 
-__all__ = ["component_heatmap", "layer_module_heatmap", "pairwise_heatmap"]
+__all__ = [
+    "component_heatmap",
+    "correlation_heatmap",
+    "junction_lines",
+    "layer_module_heatmap",
+    "module_share_bars",
+    "pairwise_heatmap",
+    "scaling_points",
+]
