@@ -1,11 +1,12 @@
 """Time and peak memory of the full-vocabulary engines, as ratios measured in one process.
 
-    python -m benchmarks.full_vocab [--shape smollm2|llama3] [--tables squared softmax forward growth]
-                                    [--positions 64] [--repeats 5] [--device cpu|cuda]
+    python -m benchmarks.full_vocab [--tables squared softmax forward growth] [--positions 64]
+                                    [--shape smollm2|llama3] [--repeats 5] [--threads N]
+                                    [--device cpu|cuda]
 
-Medians of interleaved repetitions, with the ratio of each to the first row of its table. Peak memory
-is what one call adds: on CUDA the allocator's, on Linux the resident set's high-water mark (which
-includes the result, and what the BLAS library asks for).
+Medians of interleaved repetitions, with the ratio of each to the first row of its table. Peak
+memory is what one call adds: on CUDA the allocator's, on Linux the resident set's high-water mark
+(which includes the result, and what the BLAS library asks for).
 """
 
 from __future__ import annotations
@@ -53,13 +54,18 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=["squared", "softmax", "forward", "growth"])
     parser.add_argument("--positions", type=int)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
 
+    if options.threads:
+        torch.set_num_threads(options.threads)
     shape = SHAPES[options.shape]
     if options.positions:
         shape = Shape(shape.components, shape.d_model, shape.d_vocab, options.positions)
-    print(f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads, {shape}")
+    print(
+        f"torch {torch.__version__}, {options.device}, {torch.get_num_threads()} threads, {shape}"
+    )
     meter = Meter(options.device, options.repeats)
     with torch.inference_mode():
         for name in options.tables:
@@ -124,13 +130,14 @@ def forward(meter: Meter, shape: Shape) -> None:
     def cached() -> Any:
         return model.run_with_cache(tokens, names_filter=ld.names_filter)[1]
 
-    stack = ld.component_stack(cached(), pos=None)
+    cache = cached()
+    stack = ld.component_stack(cache, pos=None)
     meter.table(
         "a forward pass of SmolLM2 and what is added to it, 8 prompts, all positions",
         {
             "bare forward pass": lambda: model.original_model(tokens).logits,
             "run_with_cache(names_filter)": cached,
-            "component_stack": lambda c=cached(): ld.component_stack(c, pos=None),
+            "component_stack": lambda: ld.component_stack(cache, pos=None),
             "decompose, squared": lambda: ld.decompose(stack, gold, loss="squared"),
             "cache, stack and decompose, squared": lambda: ld.decompose(
                 cached(), gold, loss="squared", pos=None

@@ -1,6 +1,6 @@
 """How much of the logit-space diversity is the gauge: the table of docs/theory.md.
 
-    python benchmarks/gauge.py [--model smollm2]
+python benchmarks/gauge.py [--model smollm2]
 """
 
 from __future__ import annotations

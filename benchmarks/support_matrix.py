@@ -1,6 +1,6 @@
 """Measure every identity on tiny random models of each family and write docs/models.md.
 
-    python -m benchmarks.support_matrix
+python -m benchmarks.support_matrix
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from lens_diversity._chunks import Chunk, DenseChunk, StreamedChunk
 from lens_diversity.capture import ComponentStack, Pos, component_stack
 from lens_diversity.decomposition.losses import check_loss
 from lens_diversity.full_vocab.basis import VocabularyBasis
+from lens_diversity.full_vocab.coordinates import linear_whitened
 from lens_diversity.full_vocab.gram import compact_vocabulary, sampled_tokens
 from lens_diversity.full_vocab.softmax import rows_within
 from lens_diversity.full_vocab.targets import ResidualTarget, Targets, flat_targets
@@ -27,8 +28,10 @@ from lens_diversity.readout import (
     readout_dtype,
 )
 
-# Coordinates of all members for one chunk of rows: they stay in a processor's cache.
-_CHUNK_BYTES = 8 * 2**20
+# Tensors of the size of the members' logits that an analysis makes.
+_TEMPORARIES = 4
+# Members of a chunk of rows that stay in a processor's cache from one operation to the next.
+_CACHE_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,24 +96,26 @@ class EnsembleInput:
         return self._whitened() if self.n_vocab > weights.shape[0] + 2 else self._dense()
 
     def _dense(self) -> Iterator[DenseChunk]:
-        for rows in self._slices(self.n_vocab, self.memory_budget // 4):
+        for rows in self._slices(self.n_vocab, self.memory_budget // _TEMPORARIES):
             part, targets = self.stack.select_rows(rows), self.targets[rows]
             logits, kappa = linear_logits(part, self.ids, self.dtype)
             if isinstance(targets, ResidualTarget):
                 targets = targets.logits(None).to(logits)
             found = check_reconstruction(part, logits.sum(0) + kappa, self.ids)
-            yield DenseChunk(part, logits, kappa, targets, found, self.ids is None)
+            yield DenseChunk(part, logits, kappa, targets, found, of_vocabulary=self.ids is None)
 
     def _whitened(self) -> Iterator[DenseChunk]:
         basis = VocabularyBasis.of(self.stack.readout)
         vocabulary = compact_vocabulary(basis)
-        for rows in self._slices(vocabulary.n_tokens, _CHUNK_BYTES):
+        budget = self.memory_budget // _TEMPORARIES
+        if self.stack.values.device.type == "cpu":
+            budget = min(budget, _CACHE_BYTES)
+        for rows in self._slices(vocabulary.n_tokens, budget):
             part = self.stack.select_rows(rows)
             found = _check_on_sample(part, self.dtype)
-            vectors, kappa = basis.components(part, self.dtype)
-            tokens = vocabulary.tokens(like=vectors)
-            targets = vocabulary.target(basis, self.targets[rows]).to(vectors)
-            yield DenseChunk(part, vectors @ tokens, kappa @ tokens, targets, found, True)
+            logits, kappa = linear_whitened(part, basis, self.dtype)
+            targets = vocabulary.target(basis, self.targets[rows]).to(logits)
+            yield DenseChunk(part, logits, kappa, targets, found, of_vocabulary=True)
 
     def _streamed(self) -> Iterator[StreamedChunk]:
         assert isinstance(self.targets, Tensor)

@@ -64,11 +64,8 @@ def run_header(
 
 
 def _describe_model(model: Any) -> dict[str, Any]:
-    config = model.original_model.config
     return {
         **describe_model(model),
-        # The commit that the Hub resolved a branch or tag to, where the model came from there.
-        "revision": getattr(config, "_commit_hash", None),
         "compatibility_mode": bool(model.compatibility_mode),
         "weights": _weights_fingerprint(model.original_model),
     }

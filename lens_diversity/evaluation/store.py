@@ -157,7 +157,7 @@ class FolderStore:
     def _write_header(self) -> None:
         self.header["shards"] = dict(sorted(self.shards.items()))
         text = json.dumps(self.header, indent=2, ensure_ascii=False) + "\n"
-        _write_atomically(self.folder / HEADER_NAME, text.encode())
+        write_atomically(self.folder / HEADER_NAME, text.encode())
 
     def _damaged(self) -> dict[str, str]:
         found = {}
@@ -228,14 +228,14 @@ def write_shard(folder: Path, index: int, table: pa.Table) -> tuple[str, dict[st
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
-    _write_atomically(folder / name, data)
+    write_atomically(folder / name, data)
     digest = hashlib.sha256(data).hexdigest()
     return name, {"index": index, "examples": table.num_rows, "sha256": digest}
 
 
 def note_shard(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
     """Leave what `run.json` will say of a shard beside it, for the process that holds that."""
-    _write_atomically(folder / f"{name}{_NOTE}", json.dumps(entry).encode())
+    write_atomically(folder / f"{name}{_NOTE}", json.dumps(entry).encode())
 
 
 def shard_plan(n_tokens: Sequence[int], save_every: int) -> list[list[int]]:
@@ -258,7 +258,7 @@ def shard_plan(n_tokens: Sequence[int], save_every: int) -> list[list[int]]:
     return [order[start : start + save_every] for start in range(0, len(order), save_every)]
 
 
-def _write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
         file.write(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -54,9 +55,27 @@ def whitened_logits(
     if constant not in CONSTANTS:
         raise ValueError(f"constant must be one of {CONSTANTS}, got {constant!r}")
     basis = VocabularyBasis.of(stack.readout)
-    members, kappa = basis.components(stack, readout_dtype(stack.values.dtype, dtype))
-    tokens = compact_vocabulary(basis).tokens(like=members)
-    return place_constant(members @ tokens, kappa @ tokens, constant)
+    logits, kappa = linear_whitened(stack, basis, readout_dtype(stack.values.dtype, dtype))
+    return place_constant(logits, kappa, constant)
+
+
+def linear_whitened(
+    stack: ComponentStack, basis: VocabularyBasis, dtype: torch.dtype
+) -> tuple[Float[Tensor, "component *batch pseudo"], Float[Tensor, " pseudo"]]:
+    """Every component's ``u_i`` without the constant, and ``kappa``, over the pseudo-tokens.
+
+    The final norm's weight and the logit scale go into the pseudo-tokens: one pass less over the
+    components.
+    """
+    readout, values = stack.readout, stack.values.to(dtype)
+    tokens = compact_vocabulary(basis).tokens(like=values)
+    kappa = basis.widen(readout.norm_constant(values), 1.0) @ tokens
+    weighted = readout.logit_scale * tokens[: values.shape[-1]]
+    if readout.norm_weight is not None:
+        gain = readout.norm_weight.to(values) + readout.norm_weight_offset
+        weighted = gain.unsqueeze(1) * weighted
+    unweighted = replace(readout, norm_weight=None)
+    return unweighted.normalise(values, stack.stream.scale.to(values)) @ weighted, kappa
 
 
 def whitened_target(

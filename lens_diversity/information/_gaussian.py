@@ -17,7 +17,11 @@ from lens_diversity.information._niw import (
     log_predictive,
 )
 from lens_diversity.information._sample import Floats, Integers, Sample
-from lens_diversity.information._scores import Rows, Scores
+from lens_diversity.information._scores import (
+    Rows,
+    Scores,
+    information_interval,
+)
 from lens_diversity.information.estimates import InsufficientSampleError
 
 FOLDS = 5
@@ -156,7 +160,7 @@ class GaussianEstimator(Estimator):
         conditional = Rows(_own(held[0], labels) / _LN2, _own(fitted[0], labels) / _LN2)
         information = conditional - marginal
         correct = ((held[0] + held[1]).argmax(0) == labels).astype(np.float64)
-        interval = information.interval(self.level)
+        interval = information_interval(information, self.level)
         return Scores(information, interval, is_bound, marginal, conditional, correct)
 
 

@@ -12,10 +12,12 @@ from scipy.special import digamma
 from lens_diversity.information._estimator import Estimator
 from lens_diversity.information._gaussian import as_matrix
 from lens_diversity.information._sample import Floats, Integers, Sample
-from lens_diversity.information._scores import Rows, Scores, normal_quantile
+from lens_diversity.information._scores import Rows, Scores
 from lens_diversity.information.estimates import InsufficientSampleError
 
-NEIGHBOURS = 5
+NEIGHBOURS = 3
+# Examples of every label below which the estimate is too high by more than its interval allows.
+MIN_EXAMPLES = 40
 # Coordinates up to which the estimate was found sound at a few hundred rows a class; beyond, the
 # neighbours of a row are no longer near and the estimate falls short without being a bound.
 MAX_DIMENSIONS = 4
@@ -30,7 +32,7 @@ class KnnEstimator(Estimator):
 
     name: ClassVar[str] = "knn"
     assumption: ClassVar[str] = "smooth densities in few dimensions"
-    shuffles: ClassVar[int] = 10
+    shuffles: ClassVar[int] = 20
     no_correlations: ClassVar[str] = (
         "nearest neighbours estimate I(U;Y) as a whole; the biases of separate entropies would "
         "not cancel"
@@ -39,9 +41,9 @@ class KnnEstimator(Estimator):
     def __init__(self, sample: Sample, level: float = 0.95, seed: int = 0) -> None:
         super().__init__(sample, level, seed)
         self._values, self._width = as_matrix(sample, self.name)
-        if sample.class_counts.min() <= NEIGHBOURS:
-            raise ValueError(
-                f"nearest neighbours need more than {NEIGHBOURS} examples of every label, got "
+        if sample.class_counts.min() < MIN_EXAMPLES:
+            raise InsufficientSampleError(
+                f"nearest neighbours need at least {MIN_EXAMPLES} examples of every label, got "
                 f"counts {sample.class_counts.tolist()}"
             )
         # Equal logits would give neighbours at distance zero, of any number.
@@ -89,12 +91,10 @@ class KnnEstimator(Estimator):
 
     def _scores(self, distances: Floats) -> Scores:
         local = self._pointwise(distances, self.sample.labels)
+        # Rows differ in what they tell, and in their numbers of neighbours: shuffles show that.
         null = self._null(distances)
-        information = Rows(local)
-        deviation = max(float(local.std()) / math.sqrt(len(local)), float(np.std(null, ddof=1)))
-        half = normal_quantile(self.level) * deviation
-        interval = (information.value - half, information.value + half)
-        return Scores(information, interval, False)
+        information = Rows(local, spread=float(np.std(null)))
+        return Scores(information, information.interval(self.level), False)
 
     def _null(self, distances: Floats, count: int | None = None) -> list[float]:
         labels = self.shuffled_labels(count or self.shuffles)

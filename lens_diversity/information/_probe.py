@@ -12,7 +12,12 @@ import numpy as np
 from lens_diversity.information._estimator import Estimator
 from lens_diversity.information._gaussian import FOLDS, as_matrix, stratified_folds
 from lens_diversity.information._sample import Floats, Integers, Sample
-from lens_diversity.information._scores import Rows, Scores, label_entropy
+from lens_diversity.information._scores import (
+    Rows,
+    Scores,
+    information_interval,
+    label_entropy,
+)
 
 # Inverse ridge strengths for standardised columns; the class frequencies alone stand beside them.
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
@@ -83,7 +88,7 @@ class ProbeEstimator(Estimator):
         pointwise = surprise + log_q[np.arange(len(labels)), labels] / _LN2
         bias = -(n_classes - 1) / (2 * len(labels) * _LN2)
         information = Rows(pointwise, bias=bias)
-        low, _ = information.interval(self.level)
+        low, _ = information_interval(information, self.level)
         correct = (log_q.argmax(1) == labels).astype(np.float64)
         return Scores(information, (low, label_entropy(labels)[2]), True, correct=correct)
 

@@ -12,7 +12,7 @@ from tokenizers import processors
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from lens_diversity import _weights
+from lens_diversity import _weights, models
 from lens_diversity.models import describe_model, load_model
 from tests import families
 
@@ -255,10 +255,10 @@ class _Response:
     ],
 )
 def test_refusals_of_the_hub_are_explained(monkeypatch, kind, message):
-    def refuse(name, **_):
+    def refuse(name, file, **_):
         raise OSError("not for you") from kind("refused", response=_Response())
 
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+    monkeypatch.setattr(models, "cached_file", refuse)
     with pytest.raises(ValueError, match=message):
         load_model("owner/name", revision="v9")
 

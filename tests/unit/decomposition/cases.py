@@ -124,6 +124,15 @@ def in_double(target):
     return target.double() if target.is_floating_point() else target
 
 
+def as_seen_by(loss, members):
+    """Members in float64; for a softmax without their offsets, which it does not see.
+
+    A definition that scales members would round at the size of the offset, even in float64.
+    """
+    members = members.double()
+    return members if loss == "squared" else members - members[..., :1]
+
+
 def assert_small(difference, scale, case, slack=1):
     """``|difference| <= tolerance * scale`` everywhere, above the numbers that have no digits."""
     kind = torch.finfo(case.dtype)

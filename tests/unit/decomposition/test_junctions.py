@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lens_diversity.decomposition.losses import LOSSES
 from lens_diversity.functional import combine_members, junctions
 from tests.unit.decomposition import references
-from tests.unit.decomposition.cases import NUMBERS, assert_small, cases, in_double
+from tests.unit.decomposition.cases import NUMBERS, as_seen_by, assert_small, cases, in_double
 from tests.unit.decomposition.test_values import assert_close, by_row
 
 MODES = st.fixed_dictionaries(
@@ -29,9 +29,9 @@ def options(case, mode):
     }
 
 
-def members_at(case, count, chosen):
-    """The members of the junction as they are defined, in float64, the constant shared."""
-    members = case.members[:count].double()
+def members_at(members, count, chosen):
+    """The members of the junction as they are defined, the constant shared among them."""
+    members = members[:count]
     if chosen["rescale"] is not None:
         members = chosen["rescale"][count - 1].double().unsqueeze(-1) * members
     if chosen["constant"] is not None:
@@ -50,16 +50,30 @@ def test_equals_the_decomposition_of_the_first_members(loss, data, mode):
         assert found.error.shape == (case.components, *case.batch)
         assert found.logits.shape == case.members.shape
         for at in range(case.components):
-            members = members_at(case, at + 1, chosen)
-            combined = combine_members(members, combine=mode["combine"])
+            first = members_at(as_seen_by(loss, case.members), at + 1, chosen)
+            combined = combine_members(first, combine=mode["combine"])
             expected = LOSSES[loss](combined, in_double(target))
             scale = expected.error + expected.bias
             assert_small(found.error[at] - expected.error, scale, case, slack=10)
             assert_small(found.bias[at] - expected.bias, scale, case, slack=10)
-            own = combined.square().mean((0, -1)) if loss == "paper" else scale + expected.diversity
-            assert_small(found.diversity[at] - expected.diversity, own, case, slack=10)
-            summands = members.abs().sum(0) + case.constant.abs()
-            assert_small(found.logits[at] - members.sum(0), summands, case, slack=10)
+            if loss != "paper":
+                scale = scale + expected.diversity
+                assert_small(found.diversity[at] - expected.diversity, scale, case, slack=10)
+
+
+@settings(max_examples=40)
+@given(case=cases(weighting=("uniform",)), mode=MODES)
+def test_logits_and_the_diversity_of_logits_are_those_of_the_first_members(case, mode):
+    chosen = options(case, mode)
+    found = junctions(case.members, case.labels, "paper", **chosen)
+    for at in range(case.components):
+        first = members_at(case.members.double(), at + 1, chosen)
+        summands = first.abs().sum(0) + case.constant.abs()
+        assert_small(found.logits[at] - first.sum(0), summands, case, slack=10)
+        combined = combine_members(first, combine=mode["combine"])
+        expected = LOSSES["squared"](combined, case.labels).diversity
+        size = combined.square().mean((0, -1))
+        assert_small(found.diversity[at] - expected, size, case, slack=10)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from lens_diversity.decomposition.losses import LOSSES
 from lens_diversity.functional import combine_members, leave_one_out
 from tests.unit.decomposition import references
-from tests.unit.decomposition.cases import NUMBERS, assert_small, cases, in_double
+from tests.unit.decomposition.cases import NUMBERS, as_seen_by, assert_small, cases, in_double
 from tests.unit.decomposition.test_values import assert_close, by_row
 
 # A weight of zero leaves the other members whole with "mean"; "sum" refuses it.
 WEIGHTING = {"mean": ("uniform", "random", "sparse"), "sum": ("uniform", "random")}
 
 
-def without(case, index, combine, constant):
-    """The members, in float64, and weights of the ensemble that has lost one member."""
+def without(case, loss, index, combine, constant):
+    """Members and weights of the ensemble that has lost one member."""
     kept = [i for i in range(case.components) if i != index]
     weights = torch.tensor(case.weight_list, dtype=torch.float64)[kept]
     weights = weights / weights.sum()
-    members = combine_members(case.members[kept].double(), weights, combine)
+    members = combine_members(as_seen_by(loss, case.members[kept]), weights, combine)
     return (members if constant is None else members + constant.double()), weights
 
 
@@ -39,7 +39,7 @@ def test_equals_the_error_without_the_member(loss, combine, data):
         assert found.shape == (case.components, *case.batch)
         assert found.dtype == case.dtype
         for index in range(case.components):
-            rest, weights = without(case, index, combine, constant)
+            rest, weights = without(case, loss, index, combine, constant)
             terms = LOSSES[loss](rest, in_double(target), weights)
             assert_small(found[index] - terms.error, terms.error + terms.bias, case, slack=10)
 
