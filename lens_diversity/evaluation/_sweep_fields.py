@@ -37,12 +37,12 @@ def check(
     for key, value in data.items():
         try:
             result[str(key)] = checks[key](value)
-        except _Unexpected as error:
+        except _UnexpectedError as error:
             raise ValueError(f"field '{prefix}{key}': expected {error}, found {value!r}") from error
     return result
 
 
-class _Unexpected(Exception):
+class _UnexpectedError(Exception):
     """What a field should hold."""
 
 
@@ -58,32 +58,32 @@ def safe_name(text: str) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _Unexpected("a text (numbers in quotes)")
+        raise _UnexpectedError("a text (numbers in quotes)")
     return value
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list) or not given:
-        raise _Unexpected("a text or a list of texts (numbers in quotes)")
+        raise _UnexpectedError("a text or a list of texts (numbers in quotes)")
     return tuple(_text(item) for item in given)
 
 
 def _folder(value: Any) -> str:
     if not isinstance(value, str) or safe_name(value) != value or value.strip(".") == "":
-        raise _Unexpected("a folder name of letters, digits, '_', '-' and '.'")
+        raise _UnexpectedError("a folder name of letters, digits, '_', '-' and '.'")
     return value
 
 
 def _entries(value: Any) -> list[Any]:
     if not isinstance(value, list) or not value:
-        raise _Unexpected("a list of one or more")
+        raise _UnexpectedError("a list of one or more")
     return value
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _Unexpected("a mapping")
+        raise _UnexpectedError("a mapping")
     return value
 
 
@@ -94,7 +94,7 @@ def _device_map(value: Any) -> str | Mapping[str, Any]:
 def _one_of(choices: Sequence[str]) -> Check:
     def checked(value: Any) -> str:
         if value not in choices:
-            raise _Unexpected(f"one of {list(choices)}")
+            raise _UnexpectedError(f"one of {list(choices)}")
         return str(value)
 
     return checked
@@ -102,14 +102,14 @@ def _one_of(choices: Sequence[str]) -> Check:
 
 def _integer(value: Any) -> int:
     if type(value) is not int:
-        raise _Unexpected("an integer")
+        raise _UnexpectedError("an integer")
     return value
 
 
 def _count(at_least: int) -> Check:
     def checked(value: Any) -> int:
         if _integer(value) < at_least:
-            raise _Unexpected(f"{at_least} or more")
+            raise _UnexpectedError(f"{at_least} or more")
         return int(value)
 
     return checked

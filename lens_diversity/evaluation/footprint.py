@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,11 +57,13 @@ def from_config(ref: str, revision: str | None = None) -> Footprint:
     Returns:
         The counts, or unknown ones with the reason.
     """
+    if Path(ref).is_absolute() and not (Path(ref) / "config.json").is_file():
+        return _unknown(f"unknown: {ref} holds no config.json")
     try:
         model = _without_weights(ref, revision)
-    # Reading foreign configurations fails in too many ways to list, and here never matters.
+    # A configuration can be wrong in too many ways to list, and the other models' rows matter.
     except Exception as error:
-        return _unknown(str(error).strip().splitlines()[0])
+        return _unknown(f"unknown: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
     parameters = sum(weight.numel() for weight in model.original_model.parameters())
     components = len(_bridge.component_hooks(model))
     return Footprint(int(model.cfg.n_layers), components, parameters, "config.json")
@@ -97,4 +100,6 @@ def _no_tokenizer() -> Any:
 
     empty = Tokenizer(models.WordLevel({"<s>": 0}, unk_token="<s>"))
     special = {"bos_token": "<s>", "eos_token": "<s>", "pad_token": "<s>"}
-    return PreTrainedTokenizerFast(tokenizer_object=empty, add_bos_token=True, **special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=empty, add_bos_token=True, name_or_path="none", **special
+    )

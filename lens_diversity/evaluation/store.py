@@ -259,6 +259,7 @@ def shard_plan(n_tokens: Sequence[int], save_every: int) -> list[list[int]]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: to a temporary name, which is then renamed."""
     temporary = path.with_name(path.name + ".tmp")
     with open(temporary, "wb") as file:
         file.write(data)

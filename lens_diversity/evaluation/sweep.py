@@ -38,6 +38,7 @@ class Outcome:
     """Time it took, with that of loading the model in the first cell that needed it."""
     run: Run | None = None
     error: str | None = None
+    traceback: str | None = None
 
 
 def run_sweep(sweep: Sweep, cells: Sequence[Cell], *, progress: bool = True) -> Iterator[Outcome]:
@@ -132,8 +133,15 @@ def _run_cell(sweep: Sweep, cell: Cell, loaded: _Loaded, *, progress: bool) -> O
     # Whatever stops one cell, a lack of memory for example, must not stop the others.
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
-        return Outcome(cell, "failed", time.perf_counter() - started, error=text)
+        # An error that is kept must not keep a half-loaded model.
+        traceback.clear_frames(error.__traceback__)
+        seconds = time.perf_counter() - started
+        return Outcome(cell, "failed", seconds, error=_describe(error), traceback=text)
     return Outcome(cell, "finished", time.perf_counter() - started, run)
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _finished(sweep: Sweep, cell: Cell) -> Run | None:
@@ -174,6 +182,7 @@ def _record(out: Path, outcome: Outcome) -> None:
         "seconds": round(outcome.seconds, 3),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "error": outcome.error,
+        "traceback": outcome.traceback,
     }
     # Jobs of an array write to one record.
     with locked(out, wait=True):

@@ -243,10 +243,6 @@ def _at(model: ModelEntry, revision: str | None) -> str:
     return model.folder if revision is None else f"{model.folder}@{fields.safe_name(revision)}"
 
 
-def fields.safe_name(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "--", text)
-
-
 def _path(base: Path, field: str, text: str) -> Path:
     return Path(os.path.normpath(base / Path(_expanded(field, text)).expanduser()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from lens_diversity.information._scores import (
     Rows,
     Scores,
     information_interval,
+    label_entropy,
 )
 from lens_diversity.information.estimates import InsufficientSampleError
 
@@ -58,15 +59,15 @@ class GaussianEstimator(Estimator):
         supported = [size for size in sizes if self._is_supported(size)]
         columns = _columns(order[: supported[-1]], self._width)
         ends = [size * self._width for size in supported]
-        held, prior = self._held_out(columns, ends)
+        held = self._held_out(columns, ends)
         moments = self._moments(None).of_columns(columns)
         classes = fit_classes(moments, SETTINGS[0])
         fitted = log_predictive(classes, self._values[:, columns], ends)
         counts = self.sample.class_counts
+        shares = np.log(counts / counts.sum())[:, None]
         for index, end in enumerate(ends):
             fair = counts.min() >= ROWS_A_DIMENSION * end
-            shares = np.log(counts / counts.sum())[:, None]
-            yield self._scores((held[index], prior), (fitted[index], shares), not fair)
+            yield self._scores(index, held, (fitted, shares), not fair)
         if len(supported) < len(sizes):
             self._require_support(sizes[len(supported)])
 
@@ -127,10 +128,11 @@ class GaussianEstimator(Estimator):
             self._known_moments[fold] = found
         return self._known_moments[fold]
 
-    def _held_out(self, columns: Integers, ends: list[int]) -> tuple[Floats, Floats]:
-        """Held-out log densities [size, class, example] and the log class shares [class, example].
+    def _held_out(self, columns: Integers, ends: list[int]) -> _HeldOut:
+        """Held-out rows for every size.
 
-        Each size and fold takes the shrinkage that did best on the other folds' rows.
+        Each size and fold takes the shrinkage that did best on the other folds' rows: by the
+        information for the information, by the likelihood for the density.
         """
         labels, n_classes = self.sample.labels, self.sample.n_classes
         values = self._values[:, columns]
@@ -143,25 +145,54 @@ class GaussianEstimator(Estimator):
             for index, setting in enumerate(SETTINGS):
                 classes = fit_classes(moments, setting)
                 densities[index][:, :, test] = log_predictive(classes, values[test], ends)
-        information = _information(densities, prior, labels)
-        best = np.empty((len(ends), n_classes, len(values)))
+        conditional = _own(densities, labels)
+        information = conditional - _marginal(densities, prior)
+        correct = (densities + prior).argmax(-2) == labels
+        return _HeldOut(
+            self._best(information, information),
+            self._best(conditional, conditional),
+            self._best(correct.astype(np.float64), information),
+        )
+
+    def _best(self, rows: Floats, criterion: Floats) -> Floats:
+        """Rows [size, example] of the setting that each fold's other folds are best with."""
+        best = np.empty(rows.shape[1:])
         for fold in range(FOLDS):
             test = self._folds == fold
-            choice = information[:, :, ~test].mean(-1).argmax(0)
-            best[:, :, test] = densities[choice, np.arange(len(ends))][:, :, test]
-        return best, prior
+            choice = criterion[:, :, ~test].mean(-1).argmax(0)
+            best[:, test] = rows[choice, np.arange(len(choice))][:, test]
+        return best
 
     def _scores(
-        self, held: tuple[Floats, Floats], fitted: tuple[Floats, Floats], is_bound: bool
+        self, index: int, held: _HeldOut, fitted: tuple[Floats, Floats], is_bound: bool
     ) -> Scores:
-        """Scores from log densities and log class shares of held-out and of fitted models."""
-        labels = self.sample.labels
-        marginal = Rows(_marginal(*held) / _LN2, _marginal(*fitted) / _LN2)
-        conditional = Rows(_own(held[0], labels) / _LN2, _own(fitted[0], labels) / _LN2)
-        information = conditional - marginal
-        correct = ((held[0] + held[1]).argmax(0) == labels).astype(np.float64)
-        interval = information_interval(information, self.level)
-        return Scores(information, interval, is_bound, marginal, conditional, correct)
+        """Scores of one size from held-out rows and from densities and shares of fitted classes."""
+        own = _own(fitted[0][index], self.sample.labels)
+        marginal = _marginal(fitted[0][index], fitted[1])
+        information = Rows(held.information[index] / _LN2, (own - marginal) / _LN2)
+        conditional = Rows(held.conditional[index] / _LN2, own / _LN2)
+        interval = information_interval(
+            information, self.level, label_entropy(self.sample.labels)[0]
+        )
+        return Scores(
+            information,
+            interval,
+            is_bound,
+            conditional - information,
+            conditional,
+            held.correct[index],
+        )
+
+
+class _HeldOut(NamedTuple):
+    """What models that have not seen a row say about it, each [size, example]."""
+
+    information: Floats
+    """Nats."""
+    conditional: Floats
+    """Log density of the row given its label, nats."""
+    correct: Floats
+    """Whether the most probable label is the row's."""
 
 
 def as_matrix(sample: Sample, name: str) -> tuple[Floats, int]:

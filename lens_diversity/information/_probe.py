@@ -86,9 +86,10 @@ class ProbeEstimator(Estimator):
         counts = self.sample.class_counts
         surprise = -np.log2(counts / counts.sum())[labels]
         pointwise = surprise + log_q[np.arange(len(labels)), labels] / _LN2
-        bias = -(n_classes - 1) / (2 * len(labels) * _LN2)
-        information = Rows(pointwise, bias=bias)
-        low, _ = information_interval(information, self.level)
+        # The plain entropy errs to the low side, as a lower bound may; Miller and Madow's would
+        # credit a probe that predicts the frequencies with their correction.
+        information = Rows(pointwise)
+        low, _ = information_interval(information, self.level, label_entropy(labels)[0])
         correct = (log_q.argmax(1) == labels).astype(np.float64)
         return Scores(information, (low, label_entropy(labels)[2]), True, correct=correct)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat, SupportsInt
 
 from scipy.optimize import brentq
 
@@ -20,7 +20,9 @@ class ErrorBounds(NamedTuple):
     """Hellman and Raviv's bound: for the Bayes rule on U, not for an arbitrary predictor."""
 
 
-def error_bounds(entropy: float, mutual_information: float, n_classes: int) -> ErrorBounds:
+def error_bounds(
+    entropy: SupportsFloat, mutual_information: SupportsFloat, n_classes: SupportsInt
+) -> ErrorBounds:
     """Bound the error of predicting ``Y`` from ``U`` (Theorem 4, Eq. 12; Zhou and Li 2010).
 
     ``(H(Y) - I - 1) / log2 |Y| <= P(error) <= (H(Y) - I) / 2``. The lower bound (Fano) holds for
@@ -48,13 +50,15 @@ def error_bounds(entropy: float, mutual_information: float, n_classes: int) -> E
         >>> error_bounds(2.0, 0.5, 4)
         ErrorBounds(lower=0.25, upper=0.75)
     """
-    missing = _equivocation(entropy, mutual_information, n_classes)
-    if n_classes == 1:
+    missing, count = _equivocation(entropy, mutual_information, n_classes)
+    if count == 1:
         return ErrorBounds(0.0, 0.0)
-    return ErrorBounds(max(0.0, (missing - 1) / math.log2(n_classes)), missing / 2)
+    return ErrorBounds(max(0.0, (missing - 1) / math.log2(count)), missing / 2)
 
 
-def tight_fano(entropy: float, mutual_information: float, n_classes: int) -> float:
+def tight_fano(
+    entropy: SupportsFloat, mutual_information: SupportsFloat, n_classes: SupportsInt
+) -> float:
     """Solve Fano's inequality itself: ``H_b(P) + P log2(|Y| - 1) >= H(Y) - I(U;Y)``.
 
     Args:
@@ -73,13 +77,13 @@ def tight_fano(entropy: float, mutual_information: float, n_classes: int) -> flo
         >>> round(tight_fano(1.0, 0.5, 2), 4)
         0.11
     """
-    missing = _equivocation(entropy, mutual_information, n_classes)
-    if n_classes == 1 or missing == 0:
+    missing, count = _equivocation(entropy, mutual_information, n_classes)
+    if count == 1 or missing == 0:
         return 0.0
-    chance = 1 - 1 / n_classes
-    if missing >= _fano_entropy(chance, n_classes):
+    chance = 1 - 1 / count
+    if missing >= _fano_entropy(chance, count):
         return chance
-    return float(brentq(lambda p: _fano_entropy(p, n_classes) - missing, 0.0, chance, xtol=1e-14))
+    return float(brentq(lambda p: _fano_entropy(p, count) - missing, 0.0, chance, xtol=1e-14))
 
 
 def _fano_entropy(error: float, n_classes: int) -> float:
@@ -87,20 +91,22 @@ def _fano_entropy(error: float, n_classes: int) -> float:
     return binary + error * math.log2(max(n_classes - 1, 1))
 
 
-def _equivocation(entropy: float, mutual_information: float, n_classes: int) -> float:
-    """``H(Y|U) = H(Y) - I``, with the information clipped to what is possible."""
-    if isinstance(n_classes, bool) or n_classes < 1 or n_classes != int(n_classes):
+def _equivocation(
+    entropy: SupportsFloat, mutual_information: SupportsFloat, n_classes: SupportsInt
+) -> tuple[float, int]:
+    """``H(Y|U) = H(Y) - I``, with the information clipped to what is possible, and ``|Y|``."""
+    count, h, information = int(n_classes), float(entropy), float(mutual_information)
+    if count != n_classes or count < 1:
         raise ValueError(f"n_classes must be a whole number of at least 1, got {n_classes!r}")
-    if not (math.isfinite(entropy) and math.isfinite(mutual_information)):
+    if not (math.isfinite(h) and math.isfinite(information)):
         raise ValueError(
-            f"entropy and mutual information must be finite, got {entropy} and {mutual_information}"
+            f"entropy and mutual information must be finite, got {h} and {information}"
         )
-    largest = math.log2(n_classes)
+    largest = math.log2(count)
     # A bias-corrected entropy exceeds the largest possible one by (|Y| - 1) / 2n nats at most.
-    if not -1e-9 <= entropy <= largest + 0.1:
+    if not -1e-9 <= h <= largest + 0.1:
         raise ValueError(
-            f"the entropy of {n_classes} classes lies between 0 and log2({n_classes}) = "
-            f"{largest:.4g} bits, got {entropy:g}"
+            f"the entropy of {count} classes lies between 0 and log2({count}) = {largest:.4g} "
+            f"bits, got {h:g}"
         )
-    entropy = min(max(entropy, 0.0), largest)
-    return max(0.0, entropy - max(mutual_information, 0.0))
+    return max(0.0, min(max(h, 0.0), largest) - max(information, 0.0)), count

@@ -158,7 +158,8 @@ def _subsets(members: tuple[int, ...], smallest: int = 1) -> Iterator[tuple[int,
 def _redundancy(
     entropies: dict[tuple[int, ...], float], members: tuple[int, ...], sign: str
 ) -> float:
-    return sum(_interaction(entropies, subset, sign) for subset in _subsets(members, smallest=2))
+    subsets = _subsets(members, smallest=2)
+    return sum((_interaction(entropies, subset, sign) for subset in subsets), start=0.0)
 
 
 def _interaction(

@@ -77,11 +77,12 @@ class RunInformation:
         rows: list[tuple[str, float, int, str]] = [
             ("network", self.network_error, len(self.labels), "sum of all components' logits")
         ]
-        tables = [c.table for n, c in self.curves.items() if n != "greedy" and len(c.table)]
-        found = pd.concat(tables, ignore_index=True) if tables else None
-        if found is not None and found["combiner_error"].notna().any():
-            best = found.iloc[int(found["combiner_error"].argmin())]
-            about = f"held-out Bayes rule of {self.estimator}, the best along the curves"
+        network = self.curves.get("network")
+        found = None if network is None else network.table.dropna(subset=["combiner_error"])
+        if found is not None and len(found):
+            # Chosen by information: the least of many noisy errors would be too small.
+            best = found.iloc[int(found["information"].argmax())]
+            about = f"held-out Bayes rule of {self.estimator} where the network order tells most"
             rows.append(("best combiner", float(best["combiner_error"]), int(best["size"]), about))
         if self.estimate is not None:
             for name, row in self.estimate.bounds().iterrows():

@@ -6,7 +6,6 @@ import json
 import pytest
 import sentencepiece
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -124,7 +123,7 @@ def forward(config, weights, ids):
         return project(weighted.transpose(1, 2).flatten(2), f"{name}.o_proj")
 
     def mlp(x, name):
-        gate = F.silu(project(x, f"{name}.gate_proj"))
+        gate = torch.nn.functional.silu(project(x, f"{name}.gate_proj"))
         return project(gate * project(x, f"{name}.up_proj"), f"{name}.down_proj")
 
     x = weights["model.embed_tokens.weight"].double()[ids]
@@ -262,7 +261,7 @@ def test_a_device_map_is_for_blocks_with_weights_of_their_own(checkpoint):
         logits = load_model(folder, device_map={"": "cpu"})(IDS)
     torch.testing.assert_close(logits.double(), forward(config, weights, IDS), rtol=1e-5, atol=1e-3)
     shared, *_ = checkpoint("layer-share")
-    with pytest.raises(ValueError, match="one set of weights.*give device= instead"):
+    with pytest.raises(ValueError, match=r"one set of weights.*give device= instead"):
         load_model(shared, device_map="auto")
 
 

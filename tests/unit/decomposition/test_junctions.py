@@ -54,11 +54,11 @@ def test_equals_the_decomposition_of_the_first_members(loss, data, mode):
             combined = combine_members(first, combine=mode["combine"])
             expected = LOSSES[loss](combined, in_double(target))
             scale = expected.error + expected.bias
-            assert_small(found.error[at] - expected.error, scale, case, slack=10)
-            assert_small(found.bias[at] - expected.bias, scale, case, slack=10)
+            assert_small(found.error[at] - expected.error, scale, case, slack=3)
+            assert_small(found.bias[at] - expected.bias, scale, case, slack=3)
             if loss != "paper":
                 scale = scale + expected.diversity
-                assert_small(found.diversity[at] - expected.diversity, scale, case, slack=10)
+                assert_small(found.diversity[at] - expected.diversity, scale, case, slack=3)
 
 
 @settings(max_examples=40)
@@ -69,11 +69,11 @@ def test_logits_and_the_diversity_of_logits_are_those_of_the_first_members(case,
     for at in range(case.components):
         first = members_at(case.members.double(), at + 1, chosen)
         summands = first.abs().sum(0) + case.constant.abs()
-        assert_small(found.logits[at] - first.sum(0), summands, case, slack=10)
+        assert_small(found.logits[at] - first.sum(0), summands, case, slack=3)
         combined = combine_members(first, combine=mode["combine"])
         expected = LOSSES["squared"](combined, case.labels).diversity
         size = combined.square().mean((0, -1))
-        assert_small(found.diversity[at] - expected, size, case, slack=10)
+        assert_small(found.diversity[at] - expected, size, case, slack=3)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -110,7 +110,7 @@ def test_equals_the_loops(loss, case, mode):
 def test_exact_losses_keep_their_identity_at_every_junction(loss, case, mode):
     found = junctions(case.members, case.labels, loss, **options(case, mode))
     scale = found.error.abs() + found.bias.abs() + found.diversity.abs()
-    assert_small(found.error - (found.bias - found.diversity), scale, case, slack=10)
+    assert_small(found.error - (found.bias - found.diversity), scale, case, slack=3)
 
 
 @settings(max_examples=30)
@@ -122,7 +122,7 @@ def test_the_first_junction_has_no_diversity_and_the_last_is_the_whole(case):
         assert bool((found.diversity >= 0).all())
     whole = LOSSES["squared"](case.members, case.labels)
     last = junctions(case.members, case.labels, "squared")
-    assert_small(last.diversity[-1] - whole.diversity, whole.diversity, case, slack=10)
+    assert_small(last.diversity[-1] - whole.diversity, whole.diversity, case, slack=3)
 
 
 @settings(max_examples=10)

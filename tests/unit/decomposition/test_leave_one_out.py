@@ -41,7 +41,7 @@ def test_equals_the_error_without_the_member(loss, combine, data):
         for index in range(case.components):
             rest, weights = without(case, loss, index, combine, constant)
             terms = LOSSES[loss](rest, in_double(target), weights)
-            assert_small(found[index] - terms.error, terms.error + terms.bias, case, slack=10)
+            assert_small(found[index] - terms.error, terms.error + terms.bias, case, slack=3)
 
 
 @pytest.mark.parametrize("combine", ["mean", "sum"])

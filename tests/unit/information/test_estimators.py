@@ -213,7 +213,7 @@ LABELS = np.tile([0, 1], 10)
         (lambda m: m(np.full((20, 2, 2), np.inf), LABELS), ValueError, "infinite"),
         (lambda m: m(np.full((20, 2, 2), np.nan), LABELS), ValueError, "without any finite"),
         (lambda m: m(INTEGERS, LABELS, "kde"), ValueError, "estimator must be one of"),
-        (lambda m: m(INTEGERS, LABELS, level=1), ValueError, "level must lie"),
+        (lambda m: m(INTEGERS, LABELS, level=1.0), ValueError, "level must lie"),
         (lambda m: m(INTEGERS, LABELS, "gaussian"), ValueError, "needs logits"),
         (lambda m: m(INTEGERS[:4, :, None] / 1, LABELS[:4], "gaussian"), ValueError, "at least 10"),
         (lambda m: m(INTEGERS[:, :, None] / 1, LABELS, "knn"), ValueError, "at least 40"),

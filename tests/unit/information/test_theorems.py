@@ -1,5 +1,7 @@
 """Theorems 4-8 on exact distributions: what holds, what the paper prints, and where it fails."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -57,7 +59,7 @@ def test_theorem_5_only_the_difference_is_not_monotone():
     rises = falls = 0
     for seed in range(100):
         found = [exact_terms(t) for t in prefixes(random_table(np.random.default_rng(seed), 4))]
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in pairwise(found):
             assert after.joint >= before.joint - 1e-12
             assert after.relevancy >= before.relevancy - 1e-12
             assert after.total_correlation >= before.total_correlation - 1e-12
@@ -79,7 +81,7 @@ def test_theorem_6_the_true_bounds_never_rise():
     for seed in range(50):
         found = [exact_terms(t) for t in prefixes(random_table(np.random.default_rng(seed), 4))]
         bounds = [information.error_bounds(t.entropy, t.joint, 2) for t in found]
-        for before, after in zip(bounds, bounds[1:], strict=False):
+        for before, after in pairwise(bounds):
             assert after.upper <= before.upper + 1e-12
             assert after.lower <= before.lower + 1e-12
 
