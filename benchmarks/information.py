@@ -31,7 +31,7 @@ def time_curves(logits, labels, repeats: int) -> None:
         f"{'estimator':10s} {'order':8s} {'seconds':>8s} {'sizes':>6s} "
         f"{'last I':>8s} {'baseline':>9s}"
     )
-    for estimator in ("plugin", "gaussian"):
+    for estimator in ("plugin", "gaussian", "knn", "probe"):
         total = 0.0
         for order in ("network", "greedy", "random"):
             start = time.perf_counter()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lens_diversity.evaluation import Run, load_run
     from lens_diversity.evaluation.evaluate import evaluate
     from lens_diversity.information import select_components
+    from lens_diversity.loops import looped_component_stack
     from lens_diversity.models import load_model
     from lens_diversity.readout import Readout, component_logits
     from lens_diversity.results import Decomposition
@@ -45,6 +46,7 @@ __all__ = [
     "leave_one_out",
     "load_model",
     "load_run",
+    "looped_component_stack",
     "names_filter",
     "paper",
     "plots",
@@ -71,6 +73,7 @@ _HOMES = {
     "leave_one_out": "ensemble",
     "load_model": "models",
     "load_run": "evaluation",
+    "looped_component_stack": "loops",
     "names_filter": "_bridge",
     "require_supported": "_bridge",
     "select_components": "information",

@@ -252,8 +252,9 @@ def check_reconstruction(
             f"the components do not add up: their sum misses the model's {found.reference} by "
             f"{found.error:.3g} (relative; tolerance {tolerance:g} for {stack.values.dtype}). "
             "Likely causes: a hook that edits the residual stream itself (hook_resid_*) instead "
-            "of a component; a cache mixed from different runs, or weights changed since; a model "
-            "that transforms the stream in a way its hooks do not show. Keep the missing part as "
+            "of a component; a cache mixed from different runs, or weights changed since; blocks "
+            "that run several times (use looped_component_stack); a model that transforms the "
+            "stream in a way its hooks do not show. Keep the missing part as "
             "a member with stack.with_remainder(), or run `lens-diversity verify MODEL`."
         )
     return found

@@ -167,6 +167,6 @@ def _lost_process_named() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise LostProcessError(
-            "another process of this run ended early, see its own message; the same call goes on "
-            f"from what was written ({error})"
+            "another process of this run ended early, see its own message; a second call goes on "
+            "from what was written"
         ) from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from lens_diversity import _bridge, mobilellm
@@ -60,13 +61,10 @@ def from_config(ref: str, revision: str | None = None) -> Footprint:
     if Path(ref).is_absolute() and not (Path(ref) / "config.json").is_file():
         return _unknown(f"unknown: {ref} holds no config.json")
     try:
-        model = _without_weights(ref, revision)
+        return _count(_without_weights(ref, revision), ref)
     # A configuration can be wrong in too many ways to list, and the other models' rows matter.
     except Exception as error:
         return _unknown(f"unknown: {type(error).__name__}: {str(error).strip().splitlines()[0]}")
-    parameters = sum(weight.numel() for weight in model.original_model.parameters())
-    components = len(_bridge.component_hooks(model))
-    return Footprint(int(model.cfg.n_layers), components, parameters, "config.json")
 
 
 def _unknown(reason: str) -> Footprint:
@@ -74,8 +72,6 @@ def _unknown(reason: str) -> Footprint:
 
 
 def _without_weights(ref: str, revision: str | None) -> Any:
-    from transformer_lens.model_bridge import TransformerBridge
-
     config, _ = PreTrainedConfig.get_config_dict(ref, revision=revision)
     is_mobilellm = config.get("model_type") == mobilellm.MODEL_TYPE
     if is_mobilellm:
@@ -86,11 +82,27 @@ def _without_weights(ref: str, revision: str | None) -> Any:
         hf_model = AutoModelForCausalLM.from_config(hf_config)
     if is_mobilellm and config.get("layer_sharing", False):
         mobilellm.unroll(hf_model, times=2)
-    bridge = TransformerBridge.boot_transformers(
-        ref, hf_model=hf_model, tokenizer=_no_tokenizer(), device="meta"
-    )
+    return hf_model
+
+
+def _count(hf_model: Any, ref: str) -> Footprint:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    layers = int(hf_model.config.get_text_config().num_hidden_layers)
+    parameters = sum(weight.numel() for weight in hf_model.parameters())
+    # Before the bridge, which wraps its modules.
+    embeddings = sum(isinstance(module, nn.Embedding) for module in hf_model.modules())
+    try:
+        bridge = TransformerBridge.boot_transformers(
+            ref, hf_model=hf_model, tokenizer=_no_tokenizer(), device="meta"
+        )
+    except NotImplementedError:
+        # A bridge splits fused query, key and value weights, so it needs them. Tokens, and learned
+        # positions where there are any, are the embeddings of these families.
+        return Footprint(layers, embeddings + 2 * layers, parameters, "config.json")
     _bridge.require_supported(bridge)
-    return bridge
+    components = len(_bridge.component_hooks(bridge))
+    return Footprint(layers, components, parameters, "config.json")
 
 
 def _no_tokenizer() -> Any:

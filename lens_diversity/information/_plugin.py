@@ -91,9 +91,14 @@ class PluginEstimator(Estimator):
         log_u_given_y = np.log2(table[codes, labels] / table.sum(0)[labels])
         n_u, n_y, n_uy = _supports(table)
         null = float(np.mean([2 * n * _information(t) for t in self._shuffled_tables(codes)]))
+        counted = n_uy - n_u - n_y + 1
         spread = math.sqrt(max(null, 1.0) / 2) / n / _LN2
+        # Rare outcomes that no row shows leave the counts short of the degrees of freedom.
+        slack = max(0.0, null - counted) / (2 * n * _LN2)
         marginal = Rows(log_u, bias=(n_u - 1) / (2 * n * _LN2))
-        conditional = Rows(log_u_given_y, bias=(n_uy - n_y) / (2 * n * _LN2), spread=spread)
+        conditional = Rows(
+            log_u_given_y, bias=(n_uy - n_y) / (2 * n * _LN2), spread=spread, slack=slack
+        )
         information = conditional - marginal
         interval = _interval(information.held, information.bias, null, self.level)
         return Scores(

@@ -35,6 +35,8 @@ class Rows:
     """What the mean of ``held`` is too large by."""
     spread: float = 0.0
     """Standard deviation of the estimate that remains where all pointwise values vanish."""
+    slack: float = 0.0
+    """How uncertain the bias is; it does not average out."""
 
     @property
     def value(self) -> float:
@@ -50,7 +52,14 @@ class Rows:
     def scaled(self, factor: float) -> Rows:
         """The quantity times a number."""
         fitted = None if self.fitted is None else factor * self.fitted
-        return Rows(factor * self.held, fitted, factor * self.bias, abs(factor) * self.spread)
+        size = abs(factor)
+        return Rows(
+            factor * self.held,
+            fitted,
+            factor * self.bias,
+            size * self.spread,
+            size * self.slack,
+        )
 
     def _combined(self, other: Rows, sign: float) -> Rows:
         fitted = None
@@ -61,6 +70,7 @@ class Rows:
             fitted,
             self.bias + sign * other.bias,
             math.hypot(self.spread, other.spread),
+            self.slack + other.slack,
         )
 
     def interval(self, level: float) -> Interval:
@@ -70,7 +80,7 @@ class Rows:
         ends = [self.value]
         if self.fitted is not None:
             ends.append(float(self.fitted.mean()) - self.bias)
-        return min(ends) - half, max(ends) + half
+        return min(ends) - half - self.slack, max(ends) + half + self.slack
 
 
 def information_interval(rows: Rows, level: float, entropy: float) -> Interval:

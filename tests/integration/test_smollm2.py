@@ -99,9 +99,7 @@ def test_raw_and_compatibility_mode_agree_on_gauge_free_quantities_only(prompts)
         with torch.no_grad():
             _, cache = model.run_with_cache(tokens, names_filter=ld.names_filter)
         found[compatible] = {
-            (loss, gauge): ld.decompose(
-                cache, [1], OPTIONS, loss, gauge=gauge, dtype=torch.float64
-            )
+            (loss, gauge): ld.decompose(cache, [1], OPTIONS, loss, gauge=gauge, dtype=torch.float64)
             for loss in ("paper", "brier", "cross_entropy")
             for gauge in ("model", "centred")
         }

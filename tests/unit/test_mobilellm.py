@@ -175,12 +175,10 @@ def test_every_application_is_a_component_and_they_add_up(checkpoint, variant):
     folder, config, _ = checkpoint(variant)
     model = load_model(folder, device="cpu")
     applications = config["num_hidden_layers"] * (1 + config["layer_sharing"])
-    _, cache = model.run_with_cache(IDS)
+    _, cache = model.run_with_cache(IDS, names_filter=ld.names_filter)
     assert len(ld.component_stack(cache)) == 1 + 2 * applications
     for check in ld.verify(model, IDS):
         assert check.passed, check
-    # The copies of a block follow the bridge's switch to eager attention, and keep patterns.
-    assert all(f"blocks.{layer}.attn.hook_pattern" in cache for layer in range(applications))
 
 
 def test_shared_weights_are_counted_and_stored_once(checkpoint):
@@ -211,6 +209,9 @@ def test_the_components_of_the_125m_models(sharing, n_components):
     assert [block.self_attn.layer_idx for block in model.model.layers] == list(
         range(len(model.model.layers))
     )
+    model.set_attn_implementation("eager")
+    configs = [block.self_attn.config for block in model.model.layers]
+    assert {config._attn_implementation for config in configs} == {"eager"}
     assert model.num_parameters() == sum(weight.numel() for weight in model.parameters())
     assert round(model.num_parameters() / 1e6, 1) == 124.6
 

@@ -122,9 +122,7 @@ def test_models_with_biases_scales_and_offsets(family, compatible):
     with torch.no_grad():
         _, cache = model.run_with_cache(TOKENS)
     stack = ld.component_stack(cache, pos=None)
-    expected = ld.functional.krogh_vedelsby(
-        ld.component_logits(stack, dtype=torch.float64), TOKENS
-    )
+    expected = ld.functional.krogh_vedelsby(ld.component_logits(stack, dtype=torch.float64), TOKENS)
     found = ld.decompose(stack, TOKENS, loss="squared")
     for name in TERMS:
         torch.testing.assert_close(

@@ -23,9 +23,7 @@ TOKENS = torch.randint(3, 60, (3, 6), generator=torch.Generator().manual_seed(2)
 )
 def test_readouts_are_those_of_the_full_softmax(case, constant, k, small):
     cumulative = constant == "cumulative"
-    logits = (
-        case.logits("drop").cumsum(0) + case.kappa if cumulative else case.logits(constant)
-    )
+    logits = case.logits("drop").cumsum(0) + case.kappa if cumulative else case.logits(constant)
     options = {"cumulative": True} if cumulative else {"constant": constant}
     if small:
         options["memory_budget"] = smallest_budget(case)
