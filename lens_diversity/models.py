@@ -112,8 +112,20 @@ def describe_model(model: Any) -> dict[str, Any]:
         "n_layers": int(model.cfg.n_layers),
         "d_model": int(model.cfg.d_model),
         "d_vocab": int(model.W_U.shape[1]),
-        "n_parameters": sum(weight.numel() for weight in model.original_model.parameters()),
+        "n_parameters": _n_parameters(model.original_model),
     }
+
+
+def _n_parameters(hf_model: Any) -> int:
+    """Number of weights, shared ones once.
+
+    A bridge keeps split copies beside fused query, key and value weights, so the model is counted
+    as its configuration makes it; unrolled blocks are more there than they have weights.
+    """
+    held = sum(weight.numel() for weight in hf_model.parameters())
+    with torch.device("meta"):
+        made = type(hf_model)(copy.deepcopy(hf_model.config))
+    return min(held, sum(weight.numel() for weight in made.parameters()))
 
 
 def _from_hub(

@@ -94,32 +94,23 @@ class VocabularyBasis:
     def mean(self) -> Float[Tensor, " basis"]:
         """Mean over the vocabulary, in float64."""
         total = torch.zeros(self.size, dtype=torch.float64, device=wide_device(self.readout.W_U))
-        for tokens in self._chunks():
-            total += self.wide(tokens).sum(1)
+        for _, columns in self.wide_chunks():
+            total += columns.sum(1)
         return total / self.d_vocab
 
-    def centred(
-        self, mean: Float[Tensor, " basis"]
-    ) -> Iterator[tuple[slice, Float[Tensor, "basis token"]]]:
-        """Consecutive columns minus their mean over the vocabulary, in float64."""
-        for tokens in self._chunks():
-            yield tokens, self.wide(tokens) - mean.unsqueeze(1)
-
-    def wide(self, tokens: slice) -> Float[Tensor, "basis token"]:
-        """The basis at consecutive tokens, in float64."""
-        weight, bias = self.readout.W_U[:, tokens], self.readout.b_U[tokens]
-        weight = weight.to(wide_device(weight)).to(torch.float64)
-        return self._with_bias(weight, bias)
+    def wide_chunks(self, beside: int = 0) -> Iterator[tuple[slice, Float[Tensor, "basis token"]]]:
+        """The basis at consecutive tokens, in float64, with room for ``beside`` more vectors."""
+        width = max(1, _CHUNK_BYTES // (8 * (self.size + beside)))
+        for start in range(0, self.d_vocab, width):
+            tokens = slice(start, min(start + width, self.d_vocab))
+            weight, bias = self.readout.W_U[:, tokens], self.readout.b_U[tokens]
+            weight = weight.to(wide_device(weight)).to(torch.float64)
+            yield tokens, self._with_bias(weight, bias)
 
     def _with_bias(
         self, weight: Float[Tensor, "d_model token"], bias: Float[Tensor, " token"]
     ) -> Float[Tensor, "basis token"]:
         return torch.cat([weight, bias.to(weight).unsqueeze(0)]) if self.has_bias else weight
-
-    def _chunks(self) -> Iterator[slice]:
-        width = max(1, _CHUNK_BYTES // (8 * self.size))
-        for start in range(0, self.d_vocab, width):
-            yield slice(start, min(start + width, self.d_vocab))
 
 
 def wide_device(tensor: Tensor) -> torch.device:

@@ -70,10 +70,10 @@ def linear_whitened(
     readout, values = stack.readout, stack.values.to(dtype)
     tokens = compact_vocabulary(basis).tokens(like=values)
     kappa = basis.widen(readout.norm_constant(values), 1.0) @ tokens
-    weighted = readout.logit_scale * tokens[: values.shape[-1]]
+    gain = values.new_full(values.shape[-1:], readout.logit_scale)
     if readout.norm_weight is not None:
-        gain = readout.norm_weight.to(values) + readout.norm_weight_offset
-        weighted = gain.unsqueeze(1) * weighted
+        gain = gain * (readout.norm_weight.to(values) + readout.norm_weight_offset)
+    weighted = gain.unsqueeze(1) * tokens[: len(gain)]
     unweighted = replace(readout, norm_weight=None)
     return unweighted.normalise(values, stack.stream.scale.to(values)) @ weighted, kappa
 

@@ -40,8 +40,9 @@ class CompactVocabulary:
         self.d_vocab = basis.d_vocab
         self._mean = basis.mean()
         gram = torch.zeros(basis.size, basis.size, dtype=torch.float64, device=self._mean.device)
-        for _, columns in basis.centred(self._mean):
-            gram.addmm_(columns, columns.T)
+        for _, columns in basis.wide_chunks():
+            centred = columns - self._mean.unsqueeze(1)
+            gram.addmm_(centred, centred.T)
         self._factor, self._dual = factored(gram)
         self._tokens: dict[torch.dtype, Tensor] = {}
         self._cross: WeakKeyDictionary[CompactVocabulary, Tensor] = WeakKeyDictionary()
@@ -90,7 +91,8 @@ class CompactVocabulary:
             len(target), len(self._mean), dtype=torch.float64, device=self._mean.device
         )
         square = torch.zeros_like(mean)
-        for tokens, columns in basis.centred(self._mean):
+        for tokens, columns in basis.wide_chunks():
+            # With the target centred, the mean of the columns drops out of the products.
             centred = target[:, tokens].to(products) - mean.unsqueeze(1)
             products.addmm_(centred, columns.T)
             square += centred.square().sum(1)
@@ -109,17 +111,17 @@ class CompactVocabulary:
         if other is self:
             return self._over_pseudo_tokens(whole, torch.zeros_like(mean), mean)
         if other not in self._cross:
-            self._cross[other] = self._dual @ self._cross_gram(basis, other_basis, other._mean)
+            self._cross[other] = self._dual @ self._cross_gram(basis, other_basis)
         return self._target(vectors @ self._cross[other].T, whole.square().sum(-1), mean)
 
     def _cross_gram(
-        self, basis: VocabularyBasis, other: VocabularyBasis, other_mean: Tensor
+        self, basis: VocabularyBasis, other: VocabularyBasis
     ) -> Float[Tensor, "basis other_basis"]:
         device = self._mean.device
         gram = torch.zeros(basis.size, other.size, dtype=torch.float64, device=device)
-        for tokens, columns in basis.centred(self._mean):
-            theirs = other.wide(tokens) - other_mean.unsqueeze(1)
-            gram.addmm_(columns, theirs.T.to(device))
+        pairs = zip(basis.wide_chunks(other.size), other.wide_chunks(basis.size), strict=True)
+        for (_, columns), (_, theirs) in pairs:
+            gram.addmm_(columns - self._mean.unsqueeze(1), theirs.T.to(device))
         return gram
 
     def _target(

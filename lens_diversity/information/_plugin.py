@@ -100,7 +100,7 @@ class PluginEstimator(Estimator):
             log_u_given_y, bias=(n_uy - n_y) / (2 * n * _LN2), spread=spread, slack=slack
         )
         information = conditional - marginal
-        interval = _interval(information.held, information.bias, null, self.level)
+        interval = _interval(information.held, information.bias, null, n_uy, self.level)
         return Scores(
             information,
             interval,
@@ -174,7 +174,7 @@ class _Null:
         return x + bias + stretch * (float(chndtrix(probability, k, x)) - (k + x))
 
 
-def _interval(rows: Floats, bias: float, null: float, level: float) -> Interval:
+def _interval(rows: Floats, bias: float, null: float, cells: int, level: float) -> Interval:
     """Invert the law of the plug-in information, in bits.
 
     The bias lies between that of counted cells and that of shuffled labels (they agree where every
@@ -183,7 +183,8 @@ def _interval(rows: Floats, bias: float, null: float, level: float) -> Interval:
     n = len(rows)
     statistic = 2 * n * max(0.0, float(rows.mean()) * _LN2)
     counted = 2 * n * bias * _LN2
-    variance = float(rows.var()) * _LN2**2
+    # Fitted to the rows it is measured on, the pointwise information varies too little.
+    variance = float(rows.var()) * _LN2**2 * n / max(n - cells + 1, 1)
     ratio = variance * n / statistic if statistic > 1e-9 else 1.0
     # Fewer than one degree of freedom would claim to know what no row could show.
     law = _Null(max(null, 1.0), ratio)

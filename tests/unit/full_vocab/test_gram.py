@@ -288,6 +288,21 @@ def test_targets_that_do_not_fit_are_refused(stack, change, options, error, mess
         ld.decompose(stack, target, **({"loss": "squared"} | options))
 
 
+def test_the_target_of_a_wider_model():
+    generator = torch.Generator().manual_seed(0)
+    tokens, narrow, wide = 30_000, 3, 200
+    W_U = torch.randn(narrow, tokens, generator=generator, dtype=torch.float64)
+    theirs = torch.randn(wide, tokens, generator=generator, dtype=torch.float64)
+    zeros = torch.zeros(tokens, dtype=torch.float64)
+    values = torch.randn(4, 2, narrow, generator=generator, dtype=torch.float64)
+    stack = ld.ComponentStack.from_values(values, ld.Readout(W_U=W_U, b_U=zeros))
+    residual = torch.randn(2, wide, generator=generator, dtype=torch.float64)
+    other = ResidualTarget.from_residual(residual, ld.Readout(W_U=theirs, b_U=zeros))
+    found = ld.decompose(stack, other, loss="squared")
+    expected = ld.decompose(stack, residual @ theirs, loss="squared")
+    torch.testing.assert_close(found.bias, expected.bias, rtol=1e-10, atol=0)
+
+
 def test_a_residual_of_other_dimensions_is_refused(stack):
     with pytest.raises(ValueError, match="7 dimensions and the readout 8"):
         ResidualTarget.from_residual(torch.zeros(3, 7), stack.readout)

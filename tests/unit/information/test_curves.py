@@ -103,8 +103,8 @@ def test_a_curve_stops_where_the_sample_does_and_says_so():
 
 def test_lower_bounds_have_no_fano_bound():
     logits, labels = graded(n=200)
-    table = information.curve(logits, labels, estimator="probe").table
-    assert table["size"].tolist() == [1, 2, 4, 6]
+    table = information.curve(logits[:, [0, 2, 5]], labels, estimator="probe").table
+    assert table["size"].tolist() == [1, 2, 3]
     assert table["fano_tight"].isna().all()
     assert table["hellman_raviv"].notna().all()
     assert (table["kind"] == "lower bound").all()
