@@ -14,13 +14,13 @@ from torch import Tensor
 from lens_diversity._chunks import Chunk, DenseChunk, StreamedChunk
 from lens_diversity.capture import ComponentStack, Pos, component_stack
 from lens_diversity.decomposition.losses import check_loss
+from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.coordinates import linear_whitened
-from lens_diversity.full_vocab.gram import compact_vocabulary, sampled_tokens
+from lens_diversity.full_vocab.gram import compact_vocabulary
 from lens_diversity.full_vocab.softmax import rows_within
 from lens_diversity.full_vocab.targets import ResidualTarget, Targets, flat_targets
 from lens_diversity.readout import (
-    Reconstruction,
     Vocab,
     check_reconstruction,
     check_vocab,
@@ -60,12 +60,10 @@ class EnsembleInput:
         memory_budget: int,
     ) -> EnsembleInput:
         check_loss(loss)
-        stack = (
-            stack_or_cache
-            if isinstance(stack_or_cache, ComponentStack)
-            else component_stack(stack_or_cache, pos=pos, attention_mask=attention_mask)
-        )
+        stack = _as_stack(stack_or_cache, pos, attention_mask)
         ids = check_vocab(vocab, stack.readout.d_vocab)
+        if 0 in stack.batch_shape:
+            raise ValueError(f"there are no rows to analyse: {stack}")
         return cls(
             stack=stack.rows(),
             targets=flat_targets(targets, stack, ids, loss),
@@ -86,14 +84,21 @@ class EnsembleInput:
 
         Gradients of a softmax loss, or into the unembedding, need the logits themselves.
         """
-        values, weights = self.stack.values, self.stack.readout.W_U
-        tracked = weights.requires_grad or (self.loss != "squared" and values.requires_grad)
-        if self.ids is not None or (tracked and torch.is_grad_enabled()):
+        weights = self.stack.readout.W_U
+        if self.ids is not None or (torch.is_grad_enabled() and self._needs_logits_for_gradients()):
             return self._dense()
         if self.loss != "squared":
             return self._streamed()
         # Pseudo-tokens are one or two more than dimensions.
         return self._whitened() if self.n_vocab > weights.shape[0] + 2 else self._dense()
+
+    def _needs_logits_for_gradients(self) -> bool:
+        readout, targets = self.stack.readout, self.targets
+        into = [readout.W_U, readout.b_U, readout.norm_weight, readout.norm_bias]
+        into.append(targets.stream if isinstance(targets, ResidualTarget) else targets)
+        if self.loss != "squared":
+            into.append(self.stack.values)
+        return any(tensor is not None and tensor.requires_grad for tensor in into)
 
     def _dense(self) -> Iterator[DenseChunk]:
         for rows in self._slices(self.n_vocab, self.memory_budget // _TEMPORARIES):
@@ -112,7 +117,7 @@ class EnsembleInput:
             budget = min(budget, _CACHE_BYTES)
         for rows in self._slices(vocabulary.n_tokens, budget):
             part = self.stack.select_rows(rows)
-            found = _check_on_sample(part, self.dtype)
+            found = check_on_sample(part, self.dtype)
             logits, kappa = linear_whitened(part, basis, self.dtype)
             targets = vocabulary.target(basis, self.targets[rows]).to(logits)
             yield DenseChunk(part, logits, kappa, targets, found, of_vocabulary=True)
@@ -124,7 +129,7 @@ class EnsembleInput:
         for start in range(0, len(self.targets), step):
             rows = slice(start, start + step)
             part = self.stack.select_rows(rows)
-            found = _check_on_sample(part, self.dtype)
+            found = check_on_sample(part, self.dtype)
             given = basis.components(part, self.dtype)
             targets = self.targets[rows]
             yield StreamedChunk(part, basis, *given, targets, found, self.memory_budget)
@@ -136,11 +141,13 @@ class EnsembleInput:
             yield slice(start, start + step)
 
 
-def _check_on_sample(stack: ComponentStack, dtype: torch.dtype) -> Reconstruction:
-    """Compare the summed components with the model's own logits at a few tokens."""
-    readout = stack.readout
-    ids = sampled_tokens(readout).to(stack.values.device)
-    total = stack.values.to(dtype).sum(0)
-    normalised = readout.normalise(total, stack.stream.scale.to(dtype))
-    logits = readout.project(normalised, ids) + readout.constant(ids, like=total)
-    return check_reconstruction(stack, logits, ids)
+def _as_stack(
+    stack_or_cache: ComponentStack | Any, pos: Pos, attention_mask: Tensor | None
+) -> ComponentStack:
+    if not isinstance(stack_or_cache, ComponentStack):
+        return component_stack(stack_or_cache, pos=pos, attention_mask=attention_mask)
+    if attention_mask is not None or pos != -1:
+        raise ValueError(
+            "a stack has its positions already; give pos= and attention_mask= to component_stack"
+        )
+    return stack_or_cache

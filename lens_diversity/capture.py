@@ -71,7 +71,7 @@ class ComponentStack:
     @classmethod
     def from_values(
         cls,
-        values: Float[Tensor, "component *batch d_model"],
+        values: Tensor,
         readout: Readout,
         labels: Sequence[str] | None = None,
         modules: Sequence[str] | None = None,
@@ -79,22 +79,35 @@ class ComponentStack:
         """Stack residual vectors that come from elsewhere than a cache.
 
         Args:
-            values: The vectors; the norm's statistics are those of their sum.
+            values: The vectors ``[component, (batch, (pos,)) d_model]``; the norm's statistics are those of their sum.
             readout: Final norm and unembedding.
             labels: Names (default ``"0"``, ``"1"``, ...).
             modules: Kinds (default ``"other"``).
 
         Returns:
             A stack whose stream is the sum of ``values``.
+
+        Raises:
+            TypeError: If ``values`` is no floating-point tensor.
+            ValueError: If it has another number of axes or width than the readout takes, a NaN or
+                infinite number, or another number of components than labels or modules.
         """
+        _require_vectors(values, int(readout.W_U.shape[0]))
         count = values.shape[0]
-        axes = ((), ("batch",), ("batch", "pos"))[min(values.ndim - 2, 2)]
+        names = [str(i) for i in range(count)] if labels is None else list(labels)
+        kinds = ["other"] * count if modules is None else list(modules)
+        if len(names) != count or len(kinds) != count:
+            raise ValueError(
+                f"{len(names)} labels and {len(kinds)} modules for {count} components; give one "
+                "of each to every component"
+            )
+        _require_finite(values, names)
         return cls(
             values=values,
-            labels=[str(i) for i in range(count)] if labels is None else list(labels),
-            modules=["other"] * count if modules is None else list(modules),
-            axes=axes,
-            stream=FinalStream(scale=readout.statistic(values.sum(0))),
+            labels=names,
+            modules=kinds,
+            axes=("batch", "pos")[: values.ndim - 2],
+            stream=FinalStream(scale=readout.statistic(_widened(values).sum(0))),
             readout=readout,
         )
 
@@ -151,17 +164,19 @@ class ComponentStack:
             least.
 
         Raises:
-            ValueError: If the cache did not hold the final stream (``ln_final.hook_in``).
+            ValueError: If the cache did not hold the final stream (``ln_final.hook_in``), or the
+                stack has its remainder already.
         """
+        if "remainder" in self.modules:
+            raise ValueError("the stack has its remainder already")
         residual = self.stream.residual
         if residual is None:
             raise ValueError(
                 f"the cache holds no {_bridge.FINAL_NORM_INPUT}, so the remainder is unknown; run "
                 "the model with names_filter=lens_diversity.names_filter"
             )
-        wide = torch.float64 if self.values.dtype == torch.float64 else torch.float32
-        values = self.values.to(wide)
-        remainder = residual.to(wide) - values.sum(0)
+        values = _widened(self.values)
+        remainder = residual.to(values.dtype) - values.sum(0)
         return replace(
             self,
             values=torch.cat([values, remainder.unsqueeze(0)]),
@@ -289,9 +304,21 @@ def _position_selector(
     if not wanted or not all(-count <= p < count for p in wanted):
         raise ValueError(f"pos={pos} is out of range: the cache holds {count} positions")
     if several is not pos:
+        _require_real_tokens(attention_mask, wanted[0])
         return lambda tensor: tensor[..., wanted[0], :]
     index = torch.tensor([p % count for p in wanted])
     return lambda tensor: tensor.index_select(-2, index.to(tensor.device))
+
+
+def _require_real_tokens(attention_mask: Tensor | None, pos: int) -> None:
+    if attention_mask is None:
+        return
+    padding = (torch.as_tensor(attention_mask)[..., pos] == 0).flatten().nonzero().flatten()
+    if len(padding):
+        raise ValueError(
+            f"pos={pos} is padding in rows {padding.tolist()[:5]} of attention_mask; "
+            'pos="last" takes each row\'s last real token'
+        )
 
 
 def _last_token_selector(
@@ -305,6 +332,7 @@ def _last_token_selector(
             'pos="last" needs attention_mask= (ones on real tokens) to find each row\'s last '
             "real token; without padding use pos=-1"
         )
+    attention_mask = torch.as_tensor(attention_mask)
     if tuple(attention_mask.shape) != expected:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}, the cache's tokens have "
@@ -345,7 +373,8 @@ def _final_stream(cache: Any, model: Any, select: Callable[[Tensor], Tensor]) ->
     return FinalStream(
         scale=scale,
         residual=aligned(_bridge.FINAL_NORM_INPUT, last_block),
-        normalised=aligned(_bridge.FINAL_NORM_OUTPUT, _bridge.UNEMBED_INPUT),
+        # What the unembedding read comes first: a hook may have edited it after the norm.
+        normalised=aligned(_bridge.UNEMBED_INPUT, _bridge.FINAL_NORM_OUTPUT),
         logits=aligned(_bridge.UNEMBED_OUTPUT, "hook_unembed"),
     )
 
@@ -355,6 +384,22 @@ def _stacked(parts: list[Tensor], device: torch.device) -> Tensor:
     dtype = reduce(torch.promote_types, [part.dtype for part in parts])
     together = [part.to(device=device, dtype=dtype) for part in parts]
     return torch.stack([part.expand_as(together[-1]) for part in together])
+
+
+def _widened(values: Tensor) -> Tensor:
+    """float32 at least, in which sums over many components keep their digits."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _require_vectors(values: Tensor, d_model: int) -> None:
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        found = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(f"values must be a floating-point tensor, got {found}")
+    if not 2 <= values.ndim <= 4 or len(values) == 0 or values.shape[-1] != d_model:
+        raise ValueError(
+            f"values must be [component, (batch, (pos,)) d_model={d_model}] with at least one "
+            f"component, got shape {tuple(values.shape)}"
+        )
 
 
 def _require_finite(values: Float[Tensor, "component *batch d_model"], labels: list[str]) -> None:

@@ -15,13 +15,20 @@ from lens_diversity.capture import ComponentStack, Pos
 from lens_diversity.decomposition._members import check_weights
 from lens_diversity.full_vocab.softmax import DEFAULT_BUDGET
 from lens_diversity.full_vocab.targets import Targets
-from lens_diversity.readout import CONSTANTS, Reconstruction, Vocab
+from lens_diversity.readout import (
+    CONSTANTS,
+    RECONSTRUCTION_TOLERANCE,
+    Reconstruction,
+    Vocab,
+    without_autocast,
+)
 from lens_diversity.results import Decomposition
 
 GAUGES = ("model", "centred")
 COMBINES = ("mean", "sum")
 
 
+@without_autocast
 def decompose(
     stack_or_cache: ComponentStack | Any,
     targets: Targets,
@@ -135,6 +142,7 @@ def decompose(
     )
 
 
+@without_autocast
 def leave_one_out(
     stack_or_cache: ComponentStack | Any,
     targets: Targets,
@@ -189,6 +197,7 @@ def leave_one_out(
     return torch.cat(parts, -1).reshape((len(ensemble.stack), *ensemble.shape))
 
 
+@without_autocast
 def junctions(
     stack_or_cache: ComponentStack | Any,
     targets: Targets,
@@ -244,8 +253,22 @@ def junctions(
     ensemble = EnsembleInput.of(
         stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
     )
+    if scale == "junction":
+        _require_own_statistic(ensemble.stack)
     parts = [chunk.junctions(loss, combine, scale) for chunk in ensemble.chunks()]
     return functional.JunctionTerms.concatenate(parts, (len(ensemble.stack), *ensemble.shape))
+
+
+def _require_own_statistic(stack: ComponentStack) -> None:
+    """Recomputed statistics must end at the model's own, or the last junction is another model."""
+    final = stack.stream.scale.double()
+    recomputed = stack.readout.statistic(stack.values.double().sum(0))
+    tolerance = max(RECONSTRUCTION_TOLERANCE[t.dtype] for t in (stack.values, stack.readout.W_U))
+    if bool(((recomputed - final).abs() > tolerance * final).any()):
+        raise ValueError(
+            "scale='junction' recomputes the final norm's statistic, but that of the whole stream "
+            "is not what the model used (a hook edited it?); use scale='final'"
+        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

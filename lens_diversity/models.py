@@ -122,10 +122,11 @@ def _n_parameters(hf_model: Any) -> int:
     A bridge keeps split copies beside fused query, key and value weights, so the model is counted
     as its configuration makes it; unrolled blocks are more there than they have weights.
     """
-    held = sum(weight.numel() for weight in hf_model.parameters())
+    held: int = sum(weight.numel() for weight in hf_model.parameters())
     with torch.device("meta"):
         made = type(hf_model)(copy.deepcopy(hf_model.config))
-    return min(held, sum(weight.numel() for weight in made.parameters()))
+    made_count: int = sum(weight.numel() for weight in made.parameters())
+    return min(held, made_count)
 
 
 def _from_hub(

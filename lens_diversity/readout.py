@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +17,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from lens_diversity.capture import ComponentStack
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Vocab = Sequence[int] | Tensor | None
 
 CONSTANTS = ("spread", "component", "drop")
@@ -116,6 +121,21 @@ class Readout:
         return self.W_U[:, ids.to(self.W_U.device)].to(like)
 
 
+def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep matrix products in the dtype of their factors, whatever autocast the caller is in."""
+
+    @wraps(function)
+    def exact(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ExitStack() as contexts:
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    contexts.enter_context(torch.autocast(device, enabled=False))
+            return function(*args, **kwargs)
+
+    return exact
+
+
+@without_autocast
 def component_logits(
     stack: ComponentStack,
     vocab: Vocab = None,
@@ -226,11 +246,11 @@ class Reconstruction:
     """How closely the summed components give back what the model computed."""
 
     error: float
-    """Largest error over rows, relative (see ``reference``)."""
+    """Largest error over rows and over all that the cache holds of the model's own readout."""
     reference: str
-    """What it was measured against: ``"logits"`` (relative to each row's logit range),
-    ``"normalised stream"`` or ``"norm statistic"`` (relative norms), or ``"nothing"`` where the
-    cache holds none of them."""
+    """What the largest error is of: ``"logits"`` (relative to the row's logit range),
+    ``"normalised stream"``, ``"residual stream"`` or ``"norm statistic"`` (relative norms), or
+    ``"nothing"`` where the cache holds none of them."""
 
 
 def check_reconstruction(
@@ -264,23 +284,35 @@ def _reconstruction(
     stack: ComponentStack, total: Float[Tensor, "*batch vocab"], ids: Tensor | None
 ) -> Reconstruction:
     stream, readout = stack.stream, stack.readout
+    x = stack.values.to(total.dtype).sum(0)
+    scale = stream.scale.to(total.dtype)
+    found = [Reconstruction(0.0, "nothing")]
     if stream.logits is not None:
         own = stream.logits
         spread = readout.logit_scale * (own.amax(-1) - own.amin(-1)).to(total)
         chosen = own if ids is None else own[..., ids.to(own.device)]
         misses = (total - readout.logit_scale * chosen.to(total)).abs().amax(-1)
-        return Reconstruction(_worst_ratio(misses, spread), "logits")
-    x = stack.values.to(total.dtype).sum(0)
-    scale = stream.scale.to(total.dtype)
+        found.append(Reconstruction(_worst_ratio(misses, spread), "logits"))
+    # Also beside the logits, whose range a hook that bans a token makes infinite.
     if stream.normalised is not None:
-        own = stream.normalised.to(x)
         ours = readout.normalise(x, scale) + readout.norm_constant(x)
-        misses = (ours - own).norm(dim=-1)
-        return Reconstruction(_worst_ratio(misses, own.norm(dim=-1)), "normalised stream")
-    if readout.normalised:
+        found.append(Reconstruction(_relative_miss(ours, stream.normalised), "normalised stream"))
+    elif stream.residual is not None:
+        found.append(Reconstruction(_relative_miss(x, stream.residual), "residual stream"))
+    elif readout.normalised and stream.logits is None:
         misses = (readout.statistic(x) - scale).abs()
-        return Reconstruction(_worst_ratio(misses, scale), "norm statistic")
-    return Reconstruction(0.0, "nothing")
+        found.append(Reconstruction(_worst_ratio(misses, scale), "norm statistic"))
+    return max(found[1:] or found, key=lambda check: _or_infinite(check.error))
+
+
+def _or_infinite(error: float) -> float:
+    """NaN compares with nothing, but is the worst of errors."""
+    return math.inf if math.isnan(error) else error
+
+
+def _relative_miss(ours: Tensor, own: Tensor) -> float:
+    own = own.to(ours)
+    return _worst_ratio((ours - own).norm(dim=-1), own.norm(dim=-1))
 
 
 def _worst_ratio(misses: Tensor, size: Tensor) -> float:

@@ -14,6 +14,8 @@ from lens_diversity.readout import RECONSTRUCTION_TOLERANCE, linear_logits
 
 _TEXT = "The quick brown fox jumps over the lazy dog, and then it rests in the shade of a tree."
 
+_PAD = 3
+
 
 @dataclass(frozen=True)
 class Check:
@@ -56,7 +58,7 @@ def verify(model: Any, tokens: Tensor | None = None) -> list[Check]:
     """
     _bridge.require_supported(model)
     _bridge.require_eval_mode(model)
-    tokens = _default_tokens(model) if tokens is None else tokens
+    tokens = _default_tokens(model) if tokens is None else _check_tokens(model, tokens)
     with torch.no_grad():
         logits, cache = model.run_with_cache(tokens, names_filter=_bridge.names_filter)
         stack = component_stack(cache, pos=None)
@@ -71,9 +73,23 @@ def verify(model: Any, tokens: Tensor | None = None) -> list[Check]:
 def _default_tokens(model: Any) -> Tensor:
     if model.tokenizer is not None:
         ids: Tensor = model.tokenizer(_TEXT, return_tensors="pt").input_ids
+        ids = ids[:, : int(model.cfg.n_ctx) - _PAD]
         if ids.shape[1] > 1:
             return ids.to(model.cfg.device)
     return torch.arange(1, 9, device=model.cfg.device).unsqueeze(0) % int(model.cfg.d_vocab)
+
+
+def _check_tokens(model: Any, tokens: Tensor) -> Tensor:
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2:
+        found = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise ValueError(f"tokens must be integer ids [batch, pos], got {found}")
+    longest = int(model.cfg.n_ctx) - _PAD
+    if tokens.numel() == 0 or tokens.shape[1] > longest:
+        raise ValueError(
+            f"tokens must have at least one row and 1 to {longest} positions (the context less "
+            f"{_PAD} of padding), got shape {tuple(tokens.shape)}"
+        )
+    return tokens
 
 
 def _stream_check(stack: ComponentStack) -> Check:
@@ -118,10 +134,9 @@ def _precision_check(stack: ComponentStack) -> Check:
 
 
 def _padding_check(stack: ComponentStack, model: Any, tokens: Tensor) -> Check:
-    pad = 3
-    padded = torch.cat([tokens[:, :1].expand(-1, pad), tokens], 1)
+    padded = torch.cat([tokens[:, :1].expand(-1, _PAD), tokens], 1)
     mask = torch.ones_like(padded)
-    mask[:, :pad] = 0
+    mask[:, :_PAD] = 0
     _, cache = model.run_with_cache(
         padded, attention_mask=mask, names_filter=_bridge.names_filter, pos_slice=-1
     )

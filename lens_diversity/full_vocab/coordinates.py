@@ -10,12 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lens_diversity.capture import ComponentStack
+from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.gram import compact_vocabulary
 from lens_diversity.full_vocab.targets import ResidualTarget, flat_targets
-from lens_diversity.readout import CONSTANTS, place_constant, readout_dtype
+from lens_diversity.readout import CONSTANTS, place_constant, readout_dtype, without_autocast
 
 
+@without_autocast
 def whitened_logits(
     stack: ComponentStack, constant: str = "spread", dtype: torch.dtype | None = None
 ) -> Float[Tensor, "component *batch pseudo"]:
@@ -38,7 +40,8 @@ def whitened_logits(
 
     Raises:
         TypeError: If ``dtype`` is another one.
-        ValueError: If ``constant`` is unknown.
+        ValueError: If ``constant`` is unknown, or the components do not sum to what the model
+            computed.
 
     Example:
         >>> import torch
@@ -54,8 +57,9 @@ def whitened_logits(
     """
     if constant not in CONSTANTS:
         raise ValueError(f"constant must be one of {CONSTANTS}, got {constant!r}")
-    basis = VocabularyBasis.of(stack.readout)
-    logits, kappa = linear_whitened(stack, basis, readout_dtype(stack.values.dtype, dtype))
+    wanted = readout_dtype(stack.values.dtype, dtype)
+    check_on_sample(stack, wanted)
+    logits, kappa = linear_whitened(stack, VocabularyBasis.of(stack.readout), wanted)
     return place_constant(logits, kappa, constant)
 
 
@@ -78,6 +82,7 @@ def linear_whitened(
     return unweighted.normalise(values, stack.stream.scale.to(values)) @ weighted, kappa
 
 
+@without_autocast
 def whitened_target(
     targets: Tensor | Sequence[int] | int | ResidualTarget,
     stack: ComponentStack,

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lens_diversity.full_vocab._sample import sampled_tokens
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.targets import ResidualTarget
 from lens_diversity.readout import Readout
 
 # Below this share of a row's own variance, what a Cholesky pivot still holds is mostly rounding.
 _SMALLEST_PIVOT = 1e-10
-_SAMPLED_TOKENS = 64
 
 
 class CompactVocabulary:
@@ -198,7 +198,11 @@ _CACHE: WeakKeyDictionary[torch.UntypedStorage, _Cached] = WeakKeyDictionary()
 @torch.inference_mode(False)
 @torch.no_grad()
 def compact_vocabulary(basis: VocabularyBasis) -> CompactVocabulary:
-    """The compact form of a basis, made once per unembedding and again when its weights change."""
+    """The compact form of a basis, made once per unembedding and again when its weights change.
+
+    A change through ``.data`` or under ``torch.inference_mode`` that touches neither the sampled
+    columns nor ``b_U`` is not seen: call `clear_cache` after one.
+    """
     storage = basis.readout.W_U.untyped_storage()
     found = _CACHE.get(storage)
     if found is None or not found.fits(basis.readout):
@@ -218,8 +222,13 @@ def _fingerprint(readout: Readout) -> tuple[tuple[object, ...], Tensor, Tensor]:
     return layout, W_U[:, sampled_tokens(readout)].clone(), readout.b_U.clone()
 
 
-def sampled_tokens(readout: Readout) -> Int[Tensor, " token"]:
-    """A few token ids that are spread over the vocabulary."""
-    count = min(_SAMPLED_TOKENS, readout.d_vocab)
-    steps = torch.arange(count, device=readout.W_U.device)
-    return steps * (readout.d_vocab // count)
+def clear_cache() -> None:
+    """Forget every compact vocabulary, after unembeddings were edited through ``.data``.
+
+    Ordinary in-place changes are noticed. One through ``.data`` or under ``torch.inference_mode``
+    leaves no trace in PyTorch and is noticed only where it touches a sample of the columns.
+
+    Example:
+        >>> clear_cache()
+    """
+    _CACHE.clear()

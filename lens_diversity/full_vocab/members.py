@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lens_diversity.capture import ComponentStack
 from lens_diversity.decomposition._members import check_members
+from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.softmax import (
     DEFAULT_BUDGET,
@@ -20,7 +21,7 @@ from lens_diversity.full_vocab.softmax import (
     tiles,
 )
 from lens_diversity.full_vocab.targets import flat_targets
-from lens_diversity.readout import CONSTANTS, place_constant, readout_dtype
+from lens_diversity.readout import CONSTANTS, place_constant, readout_dtype, without_autocast
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,7 @@ class MemberReadout:
 
 
 @torch.no_grad()
+@without_autocast
 def member_readout(
     stack: ComponentStack,
     targets: Tensor | Sequence[int] | int | None = None,
@@ -90,6 +92,7 @@ def member_readout(
         raise ValueError(f"k must be between 1 and the vocabulary's {basis.d_vocab}, got {k}")
     compute = readout_dtype(stack.values.dtype, dtype)
     labels = None if targets is None else flat_targets(targets, stack, None, "cross_entropy")
+    check_on_sample(stack, compute)
     rows = stack.rows()
     count = len(stack) + (constant == "component" and not cumulative)
     step = rows_within(memory_budget, count, basis, compute)

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lens_diversity.capture import ComponentStack
+from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.readout import Readout, readout_dtype
 
 
@@ -51,8 +52,12 @@ class ResidualTarget:
 
         Returns:
             A target with the stack's batch shape.
+
+        Raises:
+            ValueError: If the components do not sum to what the model computed.
         """
         dtype = readout_dtype(stack.values.dtype, None)
+        check_on_sample(stack, dtype)
         total = stack.values.to(dtype).sum(0)
         normalised = stack.readout.normalise(total, stack.stream.scale.to(dtype))
         return cls(normalised + stack.readout.norm_constant(total), stack.readout, scale)

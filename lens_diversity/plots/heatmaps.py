@@ -41,7 +41,10 @@ def layer_module_heatmap(result: Decomposition, quantity: str = "diversity") -> 
     """
     _check_quantity(quantity)
     frame = result.by_component()
-    rows = ["other" if layer is None else str(layer) for layer in _layers(frame["layer"])]
+    rows = [
+        "other" if layer is None else _application(layer, label)
+        for layer, label in zip(_layers(frame["layer"]), frame["label"], strict=True)
+    ]
     grid = (
         frame.assign(row=rows, column=_columns(frame))
         .pivot_table(index="row", columns="column", values=quantity, sort=False, aggfunc="sum")
@@ -104,7 +107,8 @@ def component_heatmap(
         hover_names=names,
     )
     # Tokens repeat within a text, so cells sit at their index and only the tick texts are tokens.
-    figure.update_xaxes(tickvals=list(range(len(names))), ticktext=names)
+    ticks = [_escape(name) for name in names]
+    figure.update_xaxes(tickvals=list(range(len(names))), ticktext=ticks)
     return figure
 
 
@@ -188,6 +192,12 @@ def _name(quantity: str) -> str:
     return quantity.capitalize()
 
 
+def _application(layer: int, label: str) -> str:
+    """A layer that runs several times has a row for each: ``3``, then ``3@2``."""
+    _, at, count = label.partition("@")
+    return f"{layer}{at}{count}"
+
+
 def _layers(column: Any) -> list[int | None]:
     return [
         None if value is None else int(value)
@@ -210,7 +220,7 @@ def _axis_names(tokens: Sequence[str] | None, count: int, axis: str) -> list[str
         return [str(index) for index in range(count)]
     if len(tokens) != count:
         raise ValueError(f"{len(tokens)} tokens for {count} entries of the {axis} axis")
-    return [_escape(token).replace("\n", "\\n") for token in tokens]
+    return [token.replace("\n", "\\n") for token in tokens]
 
 
 def _escape(text: str) -> str:

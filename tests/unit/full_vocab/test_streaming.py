@@ -1,5 +1,6 @@
 """Softmax losses streamed over the vocabulary are those of the full logits, in bounded memory."""
 
+import dataclasses
 import math
 
 import pytest
@@ -216,6 +217,6 @@ def test_not_a_number_is_refused(big, loss):
     stack, gold = big
     values = stack.values.clone()
     values[1, 5, 0] = torch.nan
-    broken = ld.ComponentStack.from_values(values, stack.readout)
+    broken = dataclasses.replace(stack, values=values)
     with pytest.raises(ValueError, match=r"NaN|do not add up"):
         ld.decompose(broken, gold, loss=loss)
