@@ -79,7 +79,8 @@ class ComponentStack:
         """Stack residual vectors that come from elsewhere than a cache.
 
         Args:
-            values: The vectors ``[component, (batch, (pos,)) d_model]``; the norm's statistics are those of their sum.
+            values: The vectors ``[component, (batch, (pos,)) d_model]``; the norm's statistics
+                are those of their sum.
             readout: Final norm and unembedding.
             labels: Names (default ``"0"``, ``"1"``, ...).
             modules: Kinds (default ``"other"``).

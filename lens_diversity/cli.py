@@ -212,13 +212,14 @@ def report(
 @app.command()
 def information(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the curves as CSV.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for curves and figures.")] = None,
     estimator: Annotated[str, typer.Option(help="plugin, gaussian, knn or probe.")] = "plugin",
     gauge: Annotated[str, typer.Option(help="model, or centred.")] = "model",
     seed: Annotated[int, typer.Option(help="Seed of orders, folds and shuffles.")] = 0,
 ) -> None:
     """Estimate the information of a run's components about its labels (Theorems 4-8)."""
     from lens_diversity.evaluation import load_run
+    from lens_diversity.plots import information_figures
 
     found = load_run(run).information(estimator, gauge=gauge, seed=seed)
     console = Console()
@@ -234,6 +235,8 @@ def information(
         out.mkdir(parents=True, exist_ok=True)
         found.to_dataframe().to_csv(out / f"curves-{estimator}.csv", index=False)
         found.members().to_csv(out / f"members-{estimator}.csv", index=False)
+        for name, figure in information_figures(found).items():
+            figure.write_html(out / f"{name}-{estimator}.html", include_plotlyjs=True)
         console.print(Text(f"curves     {out}"), soft_wrap=True)
 
 

@@ -5,6 +5,13 @@ from lens_diversity.plots.heatmaps import (
     layer_module_heatmap,
     pairwise_heatmap,
 )
+from lens_diversity.plots.information import (
+    error_bounds,
+    information_curve,
+    information_figures,
+    information_gains,
+    information_terms,
+)
 from lens_diversity.plots.paper import (
     correlation_heatmap,
     junction_lines,
@@ -15,6 +22,11 @@ from lens_diversity.plots.paper import (
 __all__ = [
     "component_heatmap",
     "correlation_heatmap",
+    "error_bounds",
+    "information_curve",
+    "information_figures",
+    "information_gains",
+    "information_terms",
     "junction_lines",
     "layer_module_heatmap",
     "module_share_bars",
