@@ -40,7 +40,7 @@ def cross_entropy(
     ``KL(q || p_i) = (m - u_i).q + log_sum(u_i) - log_sum(m)``, where ``(y B).q = y.(B q)`` needs
     the average of the basis under ``q`` and no logits.
     """
-    stats, centroid = _with_centroid(basis, members, labels, weights, budget)
+    stats, centroid = _with_centroid(basis, members, labels, weights, budget, squares=False)
     gap = torch.einsum("irb,rb->ir", centroid - members, stats.averages)
     log_sums = stats.log_sum
     losses = stats.cross_entropy
@@ -60,7 +60,7 @@ def paper(
     ``coordinates`` are the members over the pseudo-tokens of the compact vocabulary, in the gauge
     in which the diversity is wanted.
     """
-    stats, _ = _with_centroid(basis, members, labels, weights, budget)
+    stats, _ = _with_centroid(basis, members, labels, weights, budget, squares=True)
     losses = stats.squared_error / basis.d_vocab
     on_logits = krogh_vedelsby(coordinates, torch.zeros_like(coordinates[0]), weights)
     return _averaged(losses[-1], losses[:-1], on_logits.component_diversity, weights)
@@ -74,7 +74,7 @@ def brier(
     budget: Budget,
 ) -> AmbiguityTerms:
     """Squared error of the mean probability, in two passes: normalisers, then the mean."""
-    stats = gold_statistics(basis, members, labels, budget)
+    stats = gold_statistics(basis, members, labels, budget, squares=True)
     error = weighted_mean(stats.missing, weights.to(stats.missing)).square()
     spread = (stats.missing - weighted_mean(stats.missing, weights.to(stats.missing))).square()
     for probabilities in _probabilities(basis, members, labels, stats, budget):
@@ -93,10 +93,9 @@ def ensemble_errors(
     budget: Budget,
 ) -> Float[Tensor, "component row"]:
     """Cross-entropy, or squared error after a softmax, of the softmax of each vector."""
-    stats = gold_statistics(basis, ensembles, labels, budget)
-    errors = stats.cross_entropy
-    if loss != "cross_entropy":
-        errors = stats.squared_error / basis.d_vocab
+    squares = loss != "cross_entropy"
+    stats = gold_statistics(basis, ensembles, labels, budget, squares=squares)
+    errors = stats.squared_error / basis.d_vocab if squares else stats.cross_entropy
     return errors.to(ensembles.dtype)
 
 
@@ -105,7 +104,7 @@ def brier_without_each(
 ) -> Float[Tensor, "component row"]:
     """Brier score of the mean probability of all other members, uniform weights."""
     count = len(members)
-    stats = gold_statistics(basis, members, labels, budget)
+    stats = gold_statistics(basis, members, labels, budget, squares=True)
     missing = (stats.missing.sum(0) - stats.missing) / (count - 1)
     errors = missing.square()
     for probabilities in _probabilities(basis, members, labels, stats, budget):
@@ -120,10 +119,12 @@ def _with_centroid(
     labels: Int[Tensor, " row"],
     weights: Float[Tensor, " component"],
     budget: Budget,
+    *,
+    squares: bool,
 ) -> tuple[GoldStatistics, Float[Tensor, "row basis"]]:
     centroid = weighted_mean(members, weights)
     vectors = torch.cat([members, centroid.unsqueeze(0)])
-    return gold_statistics(basis, vectors, labels, budget), centroid
+    return gold_statistics(basis, vectors, labels, budget, squares=squares), centroid
 
 
 def _probabilities(

@@ -16,7 +16,7 @@ from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.softmax import (
     DEFAULT_BUDGET,
-    RunningLogSum,
+    RunningSoftmax,
     rows_within,
     tiles,
 )
@@ -147,28 +147,23 @@ def _read(
     )
 
 
-class _Entropy(RunningLogSum):
-    """The running log-sum together with ``sum_j exp(u_j - peak) (u_j - peak)``."""
+class _Entropy(RunningSoftmax):
+    """The running softmax with its mean logit."""
 
     def __init__(self, like: Float[Tensor, "vector basis"]) -> None:
         super().__init__(like)
-        self.moment = torch.zeros_like(self.total)
+        self.mean = torch.zeros_like(self.log_sum)
 
-    def update(self, tile: Float[Tensor, "vector token"]) -> Float[Tensor, " vector"]:
-        peak = torch.maximum(self.peak, tile.amax(1))
-        drop = self.peak - peak
-        shrink = drop.exp()
-        tile.sub_(peak.unsqueeze(1))
-        numbers = tile.exp()
-        self.moment.addcmul_(self.total, drop.to(self.total)).mul_(shrink)
-        self.total.mul_(shrink).add_(numbers.sum(1))
-        self.moment.add_(numbers.mul_(tile).sum(1))
-        self.peak = peak
-        return shrink
+    def update(
+        self, tile: Float[Tensor, "vector token"]
+    ) -> tuple[Float[Tensor, "vector token"], Float[Tensor, " vector"]]:
+        probabilities, share = super().update(tile)
+        self.mean += share * (probabilities.mul_(tile).sum(1) - self.mean)
+        return probabilities, share
 
     @property
     def entropy(self) -> Float[Tensor, " vector"]:
-        return self.total.log() - self.moment / self.total
+        return self.log_sum - self.mean
 
 
 class _Best:

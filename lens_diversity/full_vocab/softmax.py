@@ -58,34 +58,36 @@ def tiles(
         yield tokens, basis.logits(vectors, tokens, out=tile)
 
 
-class RunningLogSum:
-    """``log sum_j exp(logit_j)`` of growing sets of tokens, and the sum of squared probabilities.
+class RunningSoftmax:
+    """Softmax over the tokens so far, merged tile by tile.
 
-    Sums are held relative to the largest logit so far, which only grows, and in float64 from one
-    tile to the next.
+    With the log-sum ``l`` of the tokens so far and ``l_t`` of a tile, the tile's share of the
+    merged distribution is ``a = exp(l_t - log(e^l + e^l_t))``, and any average over the merged
+    distribution is ``(1 - a)`` times the former plus ``a`` times the tile's. Nothing overflows, and
+    everything but the tile itself is in float64.
     """
 
     def __init__(self, like: Float[Tensor, "vector basis"]) -> None:
-        # Finite, so that a tile of only -inf (every token masked) gives a sum of zero, not NaN.
-        self.peak = like.new_full((len(like),), torch.finfo(like.dtype).min)
         wide = torch.float64 if wide_device(like) == like.device else like.dtype
-        self.total = torch.zeros(len(like), dtype=wide, device=like.device)
-        self.squares = torch.zeros_like(self.total)
+        self.log_sum = torch.full((len(like),), -torch.inf, dtype=wide, device=like.device)
+        self._scratch = like.new_empty(0)
 
-    def update(self, tile: Float[Tensor, "vector token"]) -> Float[Tensor, " vector"]:
-        """Turn a tile into ``exp(tile - peak)`` and add it up; give what earlier sums lost."""
-        peak = torch.maximum(self.peak, tile.amax(1))
-        shrink = (self.peak - peak).exp()
-        tile.sub_(peak.unsqueeze(1)).exp_()
-        self.total.mul_(shrink).add_(tile.sum(1))
-        self.squares.mul_(shrink.square()).add_(torch.linalg.vector_norm(tile, dim=1).square())
-        self.peak = peak
-        return shrink
-
-    @property
-    def log_sum(self) -> Float[Tensor, " vector"]:
-        """``log sum_j exp(logit_j)``; ``-inf`` for no token."""
-        return self.peak + self.total.log()
+    def update(
+        self, tile: Float[Tensor, "vector token"]
+    ) -> tuple[Float[Tensor, "vector token"], Float[Tensor, " vector"]]:
+        """Take in a tile; give its own softmax (to be read before the next) and its share."""
+        if self._scratch.numel() < tile.numel():
+            self._scratch = torch.empty_like(tile).flatten()
+        out = self._scratch[: tile.numel()].view_as(tile)
+        top = tile.amax(1).to(self.log_sum)
+        probabilities = torch.softmax(tile, 1, out=out)
+        # The largest probability is 1 / sum_j exp(u_j - top).
+        log_sum = top - probabilities.amax(1).to(self.log_sum).log()
+        # A tile of nothing but a masked token has no softmax, and no share.
+        log_sum = torch.where(top == -torch.inf, top, log_sum)
+        merged = torch.logaddexp(self.log_sum, log_sum)
+        self.log_sum = merged
+        return probabilities, (log_sum - merged).exp().nan_to_num(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,10 +102,10 @@ class GoldStatistics:
     """Logit of the gold token."""
     log_rest: Float[Tensor, "vector row"]
     """``log sum_{j != y} exp(u_j)``."""
-    rest_squares: Float[Tensor, "vector row"]
-    """``sum_{j != y} p_j^2 / (1 - p_y)^2``."""
     averages: Float[Tensor, "row basis"]
     """``sum_j p_j B_j`` of the last vector."""
+    rest_squares: Float[Tensor, "vector row"] | None
+    """``sum_{j != y} p_j^2 / (1 - p_y)^2``, where it was asked for."""
 
     @property
     def log_sum(self) -> Float[Tensor, "vector row"]:
@@ -123,6 +125,7 @@ class GoldStatistics:
     @property
     def squared_error(self) -> Float[Tensor, "vector row"]:
         """``sum_j (y_j - p_j)^2``."""
+        assert self.rest_squares is not None
         return self.missing.square() * (1 + self.rest_squares)
 
 
@@ -131,32 +134,34 @@ def gold_statistics(
     vectors: Float[Tensor, "vector row basis"],
     labels: Int[Tensor, " row"],
     budget: Budget,
+    *,
+    squares: bool,
 ) -> GoldStatistics:
-    """Stream the vocabulary once past all vectors."""
+    """Stream the vocabulary once past all vectors; ``squares`` costs one more reading of a tile."""
     count, rows = vectors.shape[:2]
     flat = vectors.flatten(0, 1)
     gold_ids = labels.repeat(count)
     gold = flat.new_zeros(len(flat))
-    sums = RunningLogSum(flat)
+    rest = RunningSoftmax(flat)
     averages = flat.new_zeros(rows, basis.size)
+    lengths = torch.zeros_like(rest.log_sum)
     for tokens, tile in tiles(basis, flat, budget):
         gold = mask_gold(tile, tokens, gold_ids, gold)
-        shrink = sums.update(tile)
-        averages.mul_(shrink[-rows:].unsqueeze(1))
-        averages.add_(basis.weighted_tokens(tile[-rows:], tokens))
+        probabilities, share = rest.update(tile)
+        last = basis.weighted_tokens(probabilities[-rows:].nan_to_num_(0.0), tokens)
+        averages += share[-rows:].to(averages).unsqueeze(1) * (last - averages)
+        if squares:
+            own = torch.linalg.vector_norm(probabilities, dim=1).nan_to_num(0.0)
+            lengths = torch.hypot((1 - share) * lengths, share * own)
 
-    found = GoldStatistics(
-        gold=gold.to(sums.total).view(count, rows),
-        log_rest=sums.log_sum.view(count, rows),
-        rest_squares=(sums.squares / sums.total.square()).nan_to_num(0.0).view(count, rows),
-        averages=averages,
-    )
-    missing = found.missing[-1].to(averages).unsqueeze(1)
-    scale = sums.total[-rows:].to(averages).unsqueeze(1)
-    others = (averages / scale).nan_to_num(0.0)
-    own = basis.columns(labels, like=averages).T
+    log_odds = (rest.log_sum - gold).view(count, rows)
+    missing = log_odds[-1].sigmoid().to(averages).unsqueeze(1)
+    at_gold = basis.columns(labels, like=averages).T
     return GoldStatistics(
-        found.gold, found.log_rest, found.rest_squares, missing * others + (1 - missing) * own
+        gold=gold.to(rest.log_sum).view(count, rows),
+        log_rest=rest.log_sum.view(count, rows),
+        averages=missing * averages + (1 - missing) * at_gold,
+        rest_squares=lengths.square().view(count, rows) if squares else None,
     )
 
 

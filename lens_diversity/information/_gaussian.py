@@ -23,6 +23,7 @@ from lens_diversity.information._scores import (
     information_interval,
     label_entropy,
 )
+from lens_diversity.information._threads import one_thread
 from lens_diversity.information.estimates import InsufficientSampleError
 
 FOLDS = 5
@@ -59,10 +60,11 @@ class GaussianEstimator(Estimator):
         supported = [size for size in sizes if self._is_supported(size)]
         columns = _columns(order[: supported[-1]], self._width)
         ends = [size * self._width for size in supported]
-        held = self._held_out(columns, ends)
-        moments = self._moments(None).of_columns(columns)
-        classes = fit_classes(moments, SETTINGS[0])
-        fitted = log_predictive(classes, self._values[:, columns], ends)
+        with one_thread():
+            held = self._held_out(columns, ends)
+            moments = self._moments(None).of_columns(columns)
+            classes = fit_classes(moments, SETTINGS[0])
+            fitted = log_predictive(classes, self._values[:, columns], ends)
         counts = self.sample.class_counts
         shares = np.log(counts / counts.sum())[:, None]
         for index, end in enumerate(ends):
@@ -100,6 +102,10 @@ class GaussianEstimator(Estimator):
         After each choice what the chosen member explains of the others is eliminated (a block
         Cholesky step), so a step costs as much for all candidates as for one.
         """
+        with one_thread():
+            return self._greedy(count)
+
+    def _greedy(self, count: int) -> list[int]:
         halves = stratified_folds(self.sample, 2, self.seed)
         states = [self._elimination(halves == half) for half in (0, 1)]
         chosen: list[int] = []

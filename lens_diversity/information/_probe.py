@@ -18,6 +18,7 @@ from lens_diversity.information._scores import (
     information_interval,
     label_entropy,
 )
+from lens_diversity.information._threads import one_thread
 
 # Inverse ridge strengths for standardised columns; the class frequencies alone stand beside them.
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)
@@ -47,7 +48,10 @@ class ProbeEstimator(Estimator):
     def prefixes(self, order: Sequence[int], sizes: Sequence[int]) -> Iterator[Scores]:
         """A probe for every size."""
         for size in sizes:
-            yield self._scores(np.hstack([self._features[member] for member in order[:size]]))
+            features = np.hstack([self._features[member] for member in order[:size]])
+            with one_thread():
+                scores = self._scores(features)
+            yield scores
 
     def candidate_values(self, chosen: Sequence[int], candidates: Sequence[int]) -> Floats:
         """Held-out information of a probe on each enlarged set."""

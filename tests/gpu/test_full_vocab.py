@@ -69,10 +69,10 @@ def test_nothing_waits_for_the_device_inside_the_loop_over_the_vocabulary():
     stack, gold = make("cuda")
     basis = VocabularyBasis.of(stack.readout)
     vectors, _ = basis.components(stack, torch.float32)
-    gold_statistics(basis, vectors, gold, 2**24)
+    gold_statistics(basis, vectors, gold, 2**24, squares=True)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        gold_statistics(basis, vectors, gold, 2**24)
+        gold_statistics(basis, vectors, gold, 2**24, squares=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

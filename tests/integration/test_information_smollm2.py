@@ -24,7 +24,7 @@ def test_one_late_attention_output_knows_most_of_what_the_components_know(news):
     assert best["label"] == "27_attn_out"
     assert best["information"] > 0.5
     # Its own Bayes rule on its option logits does far better than the network with all components.
-    alone = information.curve(run.option_logits, run.gold, [best.name], "gaussian").table
+    alone = information.curve(run.option_logits, run.gold, [int(best.name)], "gaussian").table
     assert alone["combiner_error"].item() < found.network_error - 0.1
     assert len(figures.information_figures(found)) == 4
 
