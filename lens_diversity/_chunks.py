@@ -19,24 +19,22 @@ from lens_diversity.decomposition._members import (
 from lens_diversity.decomposition.losses import LOSSES
 from lens_diversity.full_vocab import losses
 from lens_diversity.full_vocab.basis import VocabularyBasis
+from lens_diversity.full_vocab.coordinates import linear_whitened
 from lens_diversity.full_vocab.gram import compact_vocabulary
+from lens_diversity.full_vocab.squared import squared_ambiguity
 from lens_diversity.readout import Reconstruction, place_constant
 
 
 @dataclass(frozen=True, eq=False)
 class DenseChunk:
-    """Component logits of a few rows with their targets.
-
-    Over the whole vocabulary the logits are those of the pseudo-tokens of a `CompactVocabulary`,
-    which is the same for every squared quantity.
-    """
+    """Component logits of a few rows with their targets."""
 
     stack: ComponentStack
     logits: Float[Tensor, "component row vocab"]
     kappa: Float[Tensor, " vocab"]
     targets: Tensor
     reconstruction: Reconstruction
-    of_vocabulary: bool = False
+    of_vocabulary: bool
 
     def ambiguity(
         self, loss: str, constant: str, combine: str, gauge: str, weights: Tensor
@@ -65,6 +63,51 @@ class DenseChunk:
             rescale=_rescale(self.stack, self.logits.dtype) if scale == "junction" else None,
         )
         return replace(terms, logits=None) if self.of_vocabulary else terms
+
+
+@dataclass(frozen=True, eq=False)
+class WhitenedChunk:
+    """A few rows over the whole vocabulary with a squared loss.
+
+    What is a mean over the vocabulary is the same mean over the pseudo-tokens of a
+    `CompactVocabulary`, so these can stand for the logits everywhere. The decomposition itself,
+    the one that is asked of whole corpora, has a faster way when no gradient is wanted.
+    """
+
+    stack: ComponentStack
+    basis: VocabularyBasis
+    dtype: torch.dtype
+    targets: Float[Tensor, "row pseudo"]
+    reconstruction: Reconstruction
+
+    def ambiguity(
+        self, loss: str, constant: str, combine: str, gauge: str, weights: Tensor
+    ) -> functional.AmbiguityTerms:
+        if torch.is_grad_enabled() and self.stack.values.requires_grad:
+            return self._on_pseudo_tokens.ambiguity(loss, constant, combine, gauge, weights)
+        own, kappa = self.basis.components(self.stack, self.dtype)
+        if constant == "component" or bool(kappa.any()):
+            own = place_constant(own, kappa, constant)
+        if combine == "sum":
+            own = functional.combine_members(own, weights, combine)
+        vocabulary = compact_vocabulary(self.basis)
+        axes = vocabulary.axes(like=own)
+        if gauge == "centred":
+            axes = axes[:-1]
+        target = vocabulary.on_axes(self.targets)
+        return squared_ambiguity(own, axes, target, weights, self.basis.d_vocab)
+
+    def leave_one_out(self, loss: str, combine: str) -> Float[Tensor, "component row"]:
+        return self._on_pseudo_tokens.leave_one_out(loss, combine)
+
+    def junctions(self, loss: str, combine: str, scale: str) -> functional.JunctionTerms:
+        return self._on_pseudo_tokens.junctions(loss, combine, scale)
+
+    @property
+    def _on_pseudo_tokens(self) -> DenseChunk:
+        logits, kappa = linear_whitened(self.stack, self.basis, self.dtype)
+        given = (self.stack, logits, kappa, self.targets, self.reconstruction)
+        return DenseChunk(*given, of_vocabulary=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +202,7 @@ class StreamedChunk:
         return members @ tokens
 
 
-Chunk = DenseChunk | StreamedChunk
+Chunk = DenseChunk | WhitenedChunk | StreamedChunk
 
 
 def _in_gauge(members: Float[Tensor, "member row vocab"], gauge: str) -> Tensor:

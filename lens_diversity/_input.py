@@ -11,12 +11,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lens_diversity._chunks import Chunk, DenseChunk, StreamedChunk
+from lens_diversity._chunks import Chunk, DenseChunk, StreamedChunk, WhitenedChunk
 from lens_diversity.capture import ComponentStack, Pos, component_stack
 from lens_diversity.decomposition.losses import check_loss
 from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
-from lens_diversity.full_vocab.coordinates import linear_whitened
 from lens_diversity.full_vocab.gram import compact_vocabulary
 from lens_diversity.full_vocab.softmax import rows_within
 from lens_diversity.full_vocab.targets import ResidualTarget, Targets, flat_targets
@@ -109,7 +108,7 @@ class EnsembleInput:
             found = check_reconstruction(part, logits.sum(0) + kappa, self.ids)
             yield DenseChunk(part, logits, kappa, targets, found, of_vocabulary=self.ids is None)
 
-    def _whitened(self) -> Iterator[DenseChunk]:
+    def _whitened(self) -> Iterator[WhitenedChunk]:
         basis = VocabularyBasis.of(self.stack.readout)
         vocabulary = compact_vocabulary(basis)
         budget = self.memory_budget // _TEMPORARIES
@@ -118,9 +117,9 @@ class EnsembleInput:
         for rows in self._slices(vocabulary.n_tokens, budget):
             part = self.stack.select_rows(rows)
             found = check_on_sample(part, self.dtype)
-            logits, kappa = linear_whitened(part, basis, self.dtype)
-            targets = vocabulary.target(basis, self.targets[rows]).to(logits)
-            yield DenseChunk(part, logits, kappa, targets, found, of_vocabulary=True)
+            targets = vocabulary.target(basis, self.targets[rows])
+            targets = targets.to(device=part.values.device, dtype=self.dtype)
+            yield WhitenedChunk(part, basis, self.dtype, targets, found)
 
     def _streamed(self) -> Iterator[StreamedChunk]:
         assert isinstance(self.targets, Tensor)

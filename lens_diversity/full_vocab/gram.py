@@ -16,6 +16,8 @@ from lens_diversity.readout import Readout
 
 # Below this share of a row's own variance, what a Cholesky pivot still holds is mostly rounding.
 _SMALLEST_PIVOT = 1e-10
+# More of them save less of the product than their own number costs.
+_AXIS_BLOCKS = 4
 
 
 class CompactVocabulary:
@@ -45,6 +47,7 @@ class CompactVocabulary:
             gram.addmm_(centred, centred.T)
         self._factor, self._dual = factored(gram)
         self._tokens: dict[torch.dtype, Tensor] = {}
+        self._axes: dict[torch.dtype, list[tuple[int, Tensor]]] = {}
         self._cross: WeakKeyDictionary[CompactVocabulary, Tensor] = WeakKeyDictionary()
 
     @property
@@ -61,6 +64,32 @@ class CompactVocabulary:
             tokens = self._over_pseudo_tokens(self._factor.T, outside, self._mean)
             self._tokens[like.dtype] = tokens.to(like.dtype)
         return self._tokens[like.dtype].to(like.device)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def axes(self, like: Tensor) -> list[tuple[int, Float[Tensor, "row axis"]]]:
+        """The basis on the whitened axes themselves, in blocks without their leading zero rows.
+
+        A Cholesky factor is triangular, so a few blocks hold little more than half of it. The last
+        block is the direction of ones, which members in the centred gauge have nothing in.
+
+        Returns:
+            For each block, the first row of the basis that is not zero in it, and its rows.
+        """
+        if like.dtype not in self._axes:
+            inside = [
+                _below_zeros(block)
+                for block in self._factor.T.to(like.dtype).tensor_split(_AXIS_BLOCKS, 1)
+            ]
+            ones = self.d_vocab**0.5 * self._mean.to(like.dtype)
+            self._axes[like.dtype] = [*inside, (0, ones.unsqueeze(1))]
+        return [(first, block.to(like.device)) for first, block in self._axes[like.dtype]]
+
+    def on_axes(self, target: Float[Tensor, "row pseudo"]) -> Float[Tensor, "row axis"]:
+        """A target over the pseudo-tokens on the axes of `axes`, and last the one outside them."""
+        whitened = self._reflected(target) * (self.d_vocab / self.n_tokens) ** 0.5
+        inside, outside, ones = whitened.tensor_split((self.n_tokens - 2, self.n_tokens - 1), -1)
+        return torch.cat([inside, ones, outside], -1)
 
     @torch.no_grad()
     def target(
@@ -136,13 +165,15 @@ class CompactVocabulary:
         """Reflect the last axis, of the vocabulary's ones, into that of the pseudo-tokens' ones."""
         ones = self.d_vocab**0.5 * mean
         whitened = torch.cat([inside, torch.stack([outside, ones], -1)], -1)
+        scale: float = (self.n_tokens / self.d_vocab) ** 0.5
+        return scale * self._reflected(whitened)
+
+    def _reflected(self, vectors: Float[Tensor, "row pseudo"]) -> Float[Tensor, "row pseudo"]:
         count = self.n_tokens
-        mirror = torch.full_like(whitened[0], -(count**-0.5))
+        mirror = torch.full_like(vectors[0], -(count**-0.5))
         mirror[-1] += 1
-        along = whitened @ mirror / (1 - count**-0.5)
-        reflected: Tensor = (count / self.d_vocab) ** 0.5 * (
-            whitened - along.unsqueeze(-1) * mirror
-        )
+        along = vectors @ mirror / (1 - count**-0.5)
+        reflected: Tensor = vectors - along.unsqueeze(-1) * mirror
         return reflected
 
 
@@ -167,6 +198,12 @@ def factored(
     kept = values > len(gram) * torch.finfo(gram.dtype).eps * values[-1]
     roots, rows = values[kept].sqrt().unsqueeze(1), vectors[:, kept].T
     return roots * rows * lengths, rows / roots / lengths
+
+
+def _below_zeros(block: Float[Tensor, "basis axis"]) -> tuple[int, Float[Tensor, "row axis"]]:
+    rows = (block != 0).any(1).nonzero()
+    first = int(rows[0]) if len(rows) else 0
+    return first, block[first:].clone()
 
 
 @dataclass(frozen=True, eq=False)
