@@ -1,8 +1,8 @@
 """The squared loss over the vocabulary, from members as coefficients, block by block.
 
-After whitening, what costs is memory traffic: a decomposition of whitened members makes some fifteen
-tensors of their size, slower together than the product itself. Here only a block of the axes exists
-at a time, and it is changed in place, so no gradient can be taken.
+After whitening, what costs is memory traffic: a decomposition of whitened members makes some
+fifteen tensors of their size, slower together than the product. Here only a block of the axes
+exists at a time, and it is changed in place, so no gradient can be taken.
 """
 
 from __future__ import annotations
