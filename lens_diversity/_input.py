@@ -17,7 +17,7 @@ from lens_diversity.decomposition.losses import check_loss
 from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.gram import compact_vocabulary
-from lens_diversity.full_vocab.softmax import rows_within
+from lens_diversity.full_vocab.softmax import check_budget, rows_within
 from lens_diversity.full_vocab.targets import ResidualTarget, Targets, flat_targets
 from lens_diversity.readout import (
     Vocab,
@@ -59,6 +59,7 @@ class EnsembleInput:
         memory_budget: int,
     ) -> EnsembleInput:
         check_loss(loss)
+        check_budget(memory_budget)
         stack = _as_stack(stack_or_cache, pos, attention_mask)
         ids = check_vocab(vocab, stack.readout.d_vocab)
         if 0 in stack.batch_shape:
@@ -78,22 +79,25 @@ class EnsembleInput:
     def n_vocab(self) -> int:
         return self.stack.readout.d_vocab if self.ids is None else len(self.ids)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self, *parameters: Tensor) -> Iterator[Chunk]:
         """Take a few rows at a time, so that every analysis stays within its memory.
 
-        Gradients of a softmax loss, or into the unembedding, need the logits themselves.
+        Gradients of a softmax loss, or into the unembedding or other ``parameters`` of an analysis,
+        need the logits themselves.
         """
-        weights = self.stack.readout.W_U
-        if self.ids is not None or (torch.is_grad_enabled() and self._needs_logits_for_gradients()):
+        if self.ids is not None or (
+            torch.is_grad_enabled() and self._needs_logits_for_gradients(*parameters)
+        ):
             return self._dense()
         if self.loss != "squared":
             return self._streamed()
         # Pseudo-tokens are one or two more than dimensions.
-        return self._whitened() if self.n_vocab > weights.shape[0] + 2 else self._dense()
+        few = self.n_vocab <= self.stack.readout.W_U.shape[0] + 2
+        return self._dense() if few else self._whitened()
 
-    def _needs_logits_for_gradients(self) -> bool:
+    def _needs_logits_for_gradients(self, *parameters: Tensor) -> bool:
         readout, targets = self.stack.readout, self.targets
-        into = [readout.W_U, readout.b_U, readout.norm_weight, readout.norm_bias]
+        into = [*parameters, readout.W_U, readout.b_U, readout.norm_weight, readout.norm_bias]
         into.append(targets.stream if isinstance(targets, ResidualTarget) else targets)
         if self.loss != "squared":
             into.append(self.stack.values)

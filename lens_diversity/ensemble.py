@@ -112,7 +112,7 @@ def decompose(
 
     parts: list[functional.AmbiguityTerms] = []
     checks: list[Reconstruction] = []
-    for chunk in ensemble.chunks():
+    for chunk in ensemble.chunks(member_weights):
         parts.append(chunk.ambiguity(loss, constant, combine, gauge, member_weights))
         checks.append(chunk.reconstruction)
     worst = max(checks, key=lambda check: check.error)

@@ -17,6 +17,7 @@ from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.softmax import (
     DEFAULT_BUDGET,
     RunningSoftmax,
+    check_budget,
     rows_within,
     tiles,
 )
@@ -87,6 +88,7 @@ def member_readout(
     """
     if constant not in CONSTANTS:
         raise ValueError(f"constant must be one of {CONSTANTS}, got {constant!r}")
+    check_budget(memory_budget)
     basis = VocabularyBasis.of(stack.readout)
     if not 1 <= k <= basis.d_vocab:
         raise ValueError(f"k must be between 1 and the vocabulary's {basis.d_vocab}, got {k}")

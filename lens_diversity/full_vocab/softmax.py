@@ -21,6 +21,19 @@ _COPIES_OF_COEFFICIENTS = 4
 _NARROWEST_TILE = 16
 
 
+def check_budget(budget: Budget) -> None:
+    """Refuse what is no positive number of bytes.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it is not positive.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise TypeError(f"memory_budget must be an integer number of bytes, got {budget!r}")
+    if budget < 1:
+        raise ValueError(f"memory_budget must be at least one byte, got {budget}")
+
+
 def rows_within(budget: Budget, vectors: int, basis: VocabularyBasis, dtype: torch.dtype) -> int:
     """How many rows of ``vectors`` logit vectors each to stream at once.
 
@@ -28,7 +41,7 @@ def rows_within(budget: Budget, vectors: int, basis: VocabularyBasis, dtype: tor
         ValueError: If the budget does not hold a single row.
     """
     per_row = vectors * dtype.itemsize * max(_COPIES_OF_COEFFICIENTS * basis.size, _NARROWEST_TILE)
-    rows = int(budget) // _SHARES // per_row
+    rows = budget // _SHARES // per_row
     if rows < 1:
         raise ValueError(
             f"memory_budget={budget} bytes is too small for one row of {vectors} members over "

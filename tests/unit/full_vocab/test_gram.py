@@ -248,6 +248,23 @@ def test_gradients_reach_the_unembedding(stack, loss):
     assert float(W_U.grad.abs().sum()) > 0
 
 
+@pytest.mark.parametrize("loss", ["squared", "paper", "brier", "cross_entropy"])
+def test_gradients_reach_the_member_weights(stack, loss):
+    count, gold = len(stack), torch.tensor([0, 1, 2])
+    weights = torch.full((count,), 1 / count).requires_grad_()
+    ld.decompose(stack, gold, loss=loss, weights=weights).diversity.sum().backward()
+    found, weights.grad = weights.grad, None
+    members = ld.component_logits(stack)
+    terms = {
+        "squared": ld.functional.krogh_vedelsby,
+        "paper": ld.functional.bias_diversity,
+        "brier": ld.functional.brier_ambiguity,
+        "cross_entropy": ld.functional.cross_entropy_ambiguity,
+    }[loss](members, gold, weights)
+    terms.diversity.sum().backward()
+    torch.testing.assert_close(found, weights.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_no_tensor_over_the_vocabulary_is_made(stack):
     readout = ld.Readout(W_U=torch.randn(16, 20_000), b_U=torch.zeros(20_000))
     big = ld.ComponentStack.from_values(torch.randn(9, 200, 16), readout)

@@ -194,6 +194,16 @@ def test_a_budget_for_no_row_is_refused(big, loss):
         ld.decompose(stack, gold, loss=loss, memory_budget=1000)
 
 
+@pytest.mark.parametrize("loss", ["squared", *LOSSES])
+@pytest.mark.parametrize(
+    ("budget", "error"), [(0, ValueError), (True, TypeError), (1e6, TypeError)]
+)
+def test_a_budget_that_is_no_number_of_bytes_is_refused(big, loss, budget, error):
+    stack, gold = big
+    with pytest.raises(error, match="memory_budget"):
+        ld.decompose(stack, gold, loss=loss, memory_budget=budget)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradients_of_softmax_losses_are_those_of_the_full_logits(loss):
     generator = torch.Generator().manual_seed(0)
