@@ -48,7 +48,7 @@ def compare(
         for estimator, estimate in estimators.items():
             found = np.array([estimate(*draw) for draw in draws])
             squares[estimator].append(float(np.mean((found - distribution.truth) ** 2)))
-            cells.append("" if np.isnan(found).all() else f"{found.mean():.3f} ({found.std():.3f})")
+            cells.append("" if np.isnan(found).any() else f"{found.mean():.3f} ({found.std():.3f})")
         print(f"| {name} | {distribution.truth:.3f} | {' | '.join(cells)} |", flush=True)
     errors = [f"{np.nanmean(values) ** 0.5:.3f}" for values in squares.values()]
     print(f"| root mean square error | | {' | '.join(errors)} |")
