@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -78,6 +80,9 @@ class Meter:
             before = torch.cuda.memory_allocated()
             run()
             return (torch.cuda.max_memory_allocated() - before) / 2**20
+        if not _CLEAR.exists():
+            return None
+        _release_free_memory()
         try:
             _CLEAR.write_text("5")
             before = _status("VmRSS")
@@ -89,6 +94,14 @@ class Meter:
     def _wait(self) -> None:
         if self._cuda:
             torch.cuda.synchronize()
+
+
+def _release_free_memory() -> None:
+    # What the allocator keeps of earlier calls would be used again unseen: glibc hands it back.
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _status(field: str) -> int:
