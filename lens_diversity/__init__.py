@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lens_diversity.information import select_components
     from lens_diversity.loops import looped_component_stack
     from lens_diversity.models import load_model
+    from lens_diversity.profiling import Profile, load_profile, profile
     from lens_diversity.readout import Readout, component_logits
     from lens_diversity.results import Decomposition
     from lens_diversity.verification import verify
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ComponentStack",
     "Decomposition",
+    "Profile",
     "Readout",
     "Run",
     "UnsupportedModelError",
@@ -45,11 +47,13 @@ __all__ = [
     "junctions",
     "leave_one_out",
     "load_model",
+    "load_profile",
     "load_run",
     "looped_component_stack",
     "names_filter",
     "paper",
     "plots",
+    "profile",
     "report",
     "require_supported",
     "select_components",
@@ -62,6 +66,7 @@ __all__ = [
 _HOMES = {
     "ComponentStack": "capture",
     "Decomposition": "results",
+    "Profile": "profiling",
     "Readout": "readout",
     "Run": "evaluation",
     "UnsupportedModelError": "_bridge",
@@ -72,9 +77,11 @@ _HOMES = {
     "junctions": "ensemble",
     "leave_one_out": "ensemble",
     "load_model": "models",
+    "load_profile": "profiling",
     "load_run": "evaluation",
     "looped_component_stack": "loops",
     "names_filter": "_bridge",
+    "profile": "profiling",
     "require_supported": "_bridge",
     "select_components": "information",
     "verify": "verification",

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lens_diversity import functional
+from lens_diversity._choices import check_choice
 from lens_diversity._input import EnsembleInput
 from lens_diversity.capture import ComponentStack, Pos
 from lens_diversity.decomposition._members import check_weights
@@ -99,9 +100,9 @@ def decompose(
         >>> result.error, result.bias, result.diversity
         (tensor([0.]), tensor([0.5000]), tensor([0.5000]))
     """
-    _check_choice("combine", combine, COMBINES)
-    _check_choice("gauge", gauge, GAUGES)
-    _check_choice("constant", constant, CONSTANTS)
+    check_choice("combine", combine, COMBINES)
+    check_choice("gauge", gauge, GAUGES)
+    check_choice("constant", constant, CONSTANTS)
     ensemble = EnsembleInput.of(
         stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
     )
@@ -189,7 +190,7 @@ def leave_one_out(
         tensor([[0.5000],
                 [0.5000]])
     """
-    _check_choice("combine", combine, COMBINES)
+    check_choice("combine", combine, COMBINES)
     ensemble = EnsembleInput.of(
         stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
     )
@@ -248,8 +249,8 @@ def junctions(
         tensor([[0.5000],
                 [0.0000]])
     """
-    _check_choice("combine", combine, COMBINES)
-    _check_choice("scale", scale, ("final", "junction"))
+    check_choice("combine", combine, COMBINES)
+    check_choice("scale", scale, ("final", "junction"))
     ensemble = EnsembleInput.of(
         stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
     )
@@ -269,8 +270,3 @@ def _require_own_statistic(stack: ComponentStack) -> None:
             "scale='junction' recomputes the final norm's statistic, but that of the whole stream "
             "is not what the model used (a hook edited it?); use scale='final'"
         )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, got {value!r}")

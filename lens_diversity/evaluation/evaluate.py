@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import torch
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Task as ProgressTask
-from rich.text import Text
 
 from lens_diversity import _bridge
+from lens_diversity.evaluation._progress import progress_bar
 from lens_diversity.evaluation.distributed import Team
 from lens_diversity.evaluation.forward import option_rows
 from lens_diversity.evaluation.header import run_header
@@ -83,9 +71,9 @@ def evaluate(
         >>> run = ld.evaluate(model, ld.tasks.load("sst2", limit=2000))  # doctest: +SKIP
         >>> run.summary()["diversity"]  # doctest: +SKIP
     """
-    _check_count("batch_size", batch_size)
-    _check_count("save_every", save_every)
-    _check_model(model)
+    check_count("batch_size", batch_size)
+    check_count("save_every", save_every)
+    check_model(model)
     if not isinstance(task, Task):
         raise TypeError(
             f"expected a Task, got {type(task).__name__}; load one with "
@@ -106,7 +94,7 @@ def evaluate(
         mine = team.part([index for index in range(len(plan)) if index not in done])
         n_done, n_mine = (sum(len(plan[index]) for index in part) for part in (done, mine))
         shown = progress and team.rank == 0
-        with _progress_bar(n_done + n_mine, n_done, shown=shown) as advance:
+        with progress_bar("evaluate", "examples", n_done + n_mine, n_done, shown=shown) as advance:
             for index in mine:
                 tables, examples = [], plan[index]
                 # Batches never cross a shard, so that neither an interruption nor the number of
@@ -119,39 +107,30 @@ def evaluate(
         return Run.from_table(*store.read())
 
 
-def _check_count(name: str, value: Any) -> None:
+def check_count(name: str, value: Any) -> None:
+    """Check that an argument is a positive integer.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it is less than 1.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _check_model(model: Any) -> None:
+def check_model(model: Any) -> None:
+    """Check that a model can be decomposed and fed with text.
+
+    Raises:
+        TypeError: If it is no bridge.
+        UnsupportedModelError: If its logits are not one sum of component outputs.
+        ValueError: If it is in training mode or has no tokenizer.
+    """
     _bridge.require_supported(model)
     _bridge.require_eval_mode(model)
     if model.tokenizer is None:
         raise ValueError(
-            "the model has no tokenizer to read a task with; boot the bridge with tokenizer=..."
+            "the model has no tokenizer to read text with; boot the bridge with tokenizer=..."
         )
-
-
-class _Speed(ProgressColumn):
-    def render(self, task: ProgressTask) -> Text:
-        """Examples a second of the recent past."""
-        return Text("" if task.speed is None else f"{task.speed:.1f} examples/s")
-
-
-@contextmanager
-def _progress_bar(total: int, done: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("evaluate"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Speed(),
-        TimeRemainingColumn(),
-    )
-    hidden = not (shown and console.is_terminal)
-    with Progress(*columns, console=console, disable=hidden) as bar:
-        task = bar.add_task("evaluate", total=total, completed=done)
-        yield lambda count: bar.advance(task, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -92,20 +92,35 @@ def last_position_cache(
     Returns:
         Activations ``[batch, 1, d_model]``, and the unembedding's output there.
     """
-    kept: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Callable[..., None]:
-        def hook_function(tensor: Tensor, hook: Any) -> None:
-            kept[name] = tensor[:, -1:].clone()
-
-        return hook_function
-
-    wanted = {
+    names = {
         *_bridge.component_hooks(model).values(),
         _bridge.FINAL_NORM_SCALE,
         _bridge.UNEMBED_OUTPUT,
     }
-    hooks = [(name, keep(name)) for name in model.hook_dict if name in wanted]
+    return kept_cache(model, tokens, mask, names, lambda tensor: tensor[:, -1:].clone())
+
+
+def kept_cache(
+    model: Any,
+    tokens: Int[Tensor, "batch pos"],
+    mask: Int[Tensor, "batch pos"],
+    names: Collection[str],
+    keep: Callable[[Tensor], Tensor],
+) -> ActivationCache:
+    """Cache a part of each named activation, and compute logits of the last position at most.
+
+    Returns:
+        What ``keep`` returned, by hook name.
+    """
+    kept: dict[str, Tensor] = {}
+
+    def keeping(name: str) -> Callable[..., None]:
+        def hook_function(tensor: Tensor, hook: Any) -> None:
+            kept[name] = keep(tensor)
+
+        return hook_function
+
+    hooks = [(name, keeping(name)) for name in model.hook_dict if name in names]
     model.run_with_hooks(tokens, fwd_hooks=hooks, attention_mask=mask, **_answer_only(model))
     return ActivationCache(kept, model)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -15,12 +16,43 @@ from lens_diversity.models import describe_model
 from lens_diversity.tasks import Task
 
 FORMAT = 1
-# What must agree for two calls to be the same run. Everything else in the header is a record.
-IDENTITY = ("format", "n_examples", "model", "task", "settings", "labels", "modules")
 
 _LIBRARIES = ("lens-diversity", "torch", "transformers", "transformer-lens")
 _SHOWN_OPTION_SETS = 8
 _SAMPLED = 64
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A sort of results that a folder can hold."""
+
+    noun: str
+    """What it is called."""
+    file: str
+    """Name of its header."""
+    identity: tuple[str, ...]
+    """Fields of the header that must agree for two calls to give the same; all else is a record."""
+    again: str
+    """How to finish one that was stopped."""
+
+
+RUN = Kind(
+    "run",
+    "run.json",
+    ("format", "n_examples", "model", "task", "settings", "labels", "modules"),
+    "Call evaluate with the same model, task and folder again",
+)
+PROFILE = Kind(
+    "profile",
+    "profile.json",
+    ("format", "kind", "model", "data", "settings", "labels", "modules"),
+    "Call profile with the same model, texts, settings and folder again",
+)
+
+
+def kind_of(header: Mapping[str, Any]) -> Kind:
+    """Tell what a header describes; only profiles say it."""
+    return PROFILE if header.get("kind") == PROFILE.noun else RUN
 
 
 def run_header(
@@ -45,7 +77,7 @@ def run_header(
     labels = list(_bridge.component_hooks(model))
     return {
         "format": FORMAT,
-        "model": _describe_model(model),
+        "model": model_identity(model),
         "task": _describe_task(task, encoded),
         "settings": dict(settings),
         # Where the rows were read; that they are the same rows is what the fingerprint says.
@@ -56,14 +88,22 @@ def run_header(
         "soft_cap": _bridge.read_readout(model).soft_cap,
         "batch_size": batch_size,
         "device": str(model.W_U.device),
-        "versions": {name: metadata.version(name) for name in _LIBRARIES},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        **made_now(),
         "labels": labels,
         "modules": [module_of(label) for label in labels],
     }
 
 
-def _describe_model(model: Any) -> dict[str, Any]:
+def made_now() -> dict[str, Any]:
+    """Name the versions that make something, and the time."""
+    return {
+        "versions": {name: metadata.version(name) for name in _LIBRARIES},
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def model_identity(model: Any) -> dict[str, Any]:
+    """Say which model it is, by name and by a fingerprint of its weights."""
     return {
         **describe_model(model),
         "compatibility_mode": bool(model.compatibility_mode),

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lens_diversity import functional
+from lens_diversity._choices import check_choice
 from lens_diversity.decomposition.losses import LOSSES, check_loss
 from lens_diversity.ensemble import COMBINES, GAUGES
 from lens_diversity.evaluation.store import FolderStore, open_store, shard_plan
@@ -129,8 +130,8 @@ class Run:
             ValueError: If an argument is unknown.
         """
         check_loss(loss)
-        _check_choice("combine", combine, COMBINES)
-        _check_choice("gauge", gauge, GAUGES)
+        check_choice("combine", combine, COMBINES)
+        check_choice("gauge", gauge, GAUGES)
         count = len(self.labels)
         weights = torch.full((count,), 1 / count, dtype=torch.float64)
         batch = (len(self),)
@@ -182,7 +183,7 @@ class Run:
         import pandas as pd
 
         check_loss(loss)
-        _check_choice("combine", combine, COMBINES)
+        check_choice("combine", combine, COMBINES)
         error = "error" if loss == "cross_entropy" else "mse"
         sums = {
             name: torch.zeros(len(self.labels)).double()
@@ -299,8 +300,3 @@ def load_run(path: str | os.PathLike[str]) -> Run:
             there), or one whose files were damaged (with their names).
     """
     return Run.from_table(*FolderStore.finished(Path(path)).read())
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {choices}, got {value!r}")

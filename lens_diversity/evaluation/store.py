@@ -1,4 +1,4 @@
-"""Runs on disk: Parquet shards and a `run.json`, complete or resumable at every moment."""
+"""Results on disk: Parquet shards and a header, complete or resumable at every moment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lens_diversity.evaluation._lock import locked
-from lens_diversity.evaluation.header import FORMAT, IDENTITY
+from lens_diversity.evaluation.header import FORMAT, RUN, Kind, kind_of
 
-HEADER_NAME = "run.json"
 _NOTE = ".json"
 
 
@@ -65,7 +64,7 @@ class MemoryStore:
 class FolderStore:
     """Shards in a folder, each written whole or not at all, and listed with its checksum.
 
-    A shard counts only once `run.json` lists it, so a process can be killed at any moment. Several
+    A shard counts only once the header lists it, so a process can be killed at any moment. Several
     processes can work on one run: the one that holds the header lists what the others noted beside
     their shards (`write_shard` and `note_shard`).
     """
@@ -73,6 +72,7 @@ class FolderStore:
     def __init__(self, folder: Path, header: dict[str, Any]) -> None:
         self.folder = folder
         self.header = header
+        self.kind = kind_of(header)
         self.shards: dict[str, dict[str, Any]] = header.setdefault("shards", {})
 
     @classmethod
@@ -81,20 +81,20 @@ class FolderStore:
 
         Raises:
             ValueError: If the folder holds another run (the message lists the differences), or
-                shards without a `run.json`.
+                shards without their header.
         """
-        header = _as_read_back(header)
-        if not (folder / HEADER_NAME).exists():
+        header, kind = _as_read_back(header), kind_of(header)
+        if not (folder / kind.file).exists():
             strangers = sorted(path.name for path in folder.glob("*.parquet"))
             if strangers:
                 raise ValueError(
-                    f"{folder} has no {HEADER_NAME} but holds {strangers[0]}, which would be "
+                    f"{folder} has no {kind.file} but holds {strangers[0]}, which would be "
                     "overwritten; give an empty folder"
                 )
             store = cls(folder, header)
             store._write_header()
             return store
-        stored = _read_header(folder)
+        stored = _read_header(folder, kind)
         _require_same_run(folder, stored, header)
         _warn_of_versions(folder, stored, header)
         store = cls(folder, stored)
@@ -105,7 +105,7 @@ class FolderStore:
         return store
 
     @classmethod
-    def finished(cls, folder: Path) -> FolderStore:
+    def finished(cls, folder: Path, kind: Kind = RUN) -> FolderStore:
         """Open a folder for reading.
 
         Raises:
@@ -113,19 +113,20 @@ class FolderStore:
             DamagedRunError: If a file is not what was written.
             ValueError: If the folder holds no run.
         """
-        store = cls(folder, _read_header(folder))
+        store = cls(folder, _read_header(folder, kind))
         written = sum(shard["examples"] for shard in store.shards.values())
-        expected = int(store.header["n_examples"])
+        expected = store.header["n_examples"]
         if written != expected:
+            whole = "" if expected is None else f"of {expected} "
             raise UnfinishedRunError(
-                f"the run in {folder} is unfinished: it has {written} of {expected} examples. Call "
-                "evaluate with the same model, task and folder again to finish it."
+                f"the {kind.noun} in {folder} is unfinished: it has {written} {whole}examples. "
+                f"{kind.again} to finish it."
             )
         damaged = store._damaged()
         if damaged:
             raise DamagedRunError(
-                f"{folder} is damaged: {_listed(damaged)}. Call evaluate with the same model, task "
-                "and folder again to compute the missing rows."
+                f"{folder} is damaged: {_listed(damaged)}. {kind.again} to compute the missing "
+                "rows."
             )
         return store
 
@@ -149,15 +150,24 @@ class FolderStore:
         for path in notes:
             path.unlink()
 
+    def finish(self, n_examples: int) -> None:
+        """Say how many examples there were, where that shows only in the end."""
+        self.header["n_examples"] = n_examples
+        self._write_header()
+
+    def shard(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return one shard's rows."""
+        name = _shard_name(index)
+        return pq.read_table(self.folder / name, columns=columns, partitioning=None)
+
     def read(self) -> tuple[pa.Table, dict[str, Any]]:
         """Return all rows and the run's header."""
-        tables = [pq.read_table(self.folder / name, partitioning=None) for name in self.shards]
-        return pa.concat_tables(tables), self.header
+        return pa.concat_tables([self.shard(index) for index in sorted(self.done())]), self.header
 
     def _write_header(self) -> None:
         self.header["shards"] = dict(sorted(self.shards.items()))
         text = json.dumps(self.header, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(self.folder / HEADER_NAME, text.encode())
+        write_atomically(self.folder / self.kind.file, text.encode())
 
     def _damaged(self) -> dict[str, str]:
         found = {}
@@ -215,16 +225,16 @@ def require_same_run(folder: Path, header: Mapping[str, Any]) -> None:
     Raises:
         ValueError: If it holds none or another one; the message lists the differences.
     """
-    _require_same_run(folder, _read_header(folder), _as_read_back(header))
+    _require_same_run(folder, _read_header(folder, kind_of(header)), _as_read_back(header))
 
 
 def write_shard(folder: Path, index: int, table: pa.Table) -> tuple[str, dict[str, Any]]:
     """Write a shard to a temporary name and rename it.
 
     Returns:
-        Its name, and what `run.json` says of it.
+        Its name, and what the header says of it.
     """
-    name = f"shard-{index:05d}.parquet"
+    name = _shard_name(index)
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
@@ -234,7 +244,7 @@ def write_shard(folder: Path, index: int, table: pa.Table) -> tuple[str, dict[st
 
 
 def note_shard(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
-    """Leave what `run.json` will say of a shard beside it, for the process that holds that."""
+    """Leave what the header will say of a shard beside it, for the process that holds that."""
     write_atomically(folder / f"{name}{_NOTE}", json.dumps(entry).encode())
 
 
@@ -268,10 +278,14 @@ def write_atomically(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def _read_header(folder: Path) -> dict[str, Any]:
-    path = folder / HEADER_NAME
+def _shard_name(index: int) -> str:
+    return f"shard-{index:05d}.parquet"
+
+
+def _read_header(folder: Path, kind: Kind) -> dict[str, Any]:
+    path = folder / kind.file
     if not path.is_file():
-        raise ValueError(f"{folder} holds no run: it has no {HEADER_NAME}")
+        raise ValueError(f"{folder} holds no {kind.noun}: it has no {kind.file}")
     try:
         header: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if header["format"] != FORMAT:
@@ -279,7 +293,7 @@ def _read_header(folder: Path) -> dict[str, Any]:
                 f"{path} has format {header['format']}, this version reads format {FORMAT}"
             )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise DamagedRunError(f"{path} is not the header of a run: {error!r}") from error
+        raise DamagedRunError(f"{path} is not the header of a {kind.noun}: {error!r}") from error
     return header
 
 
@@ -290,8 +304,9 @@ def _as_read_back(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_same_run(folder: Path, stored: Mapping[str, Any], header: Mapping[str, Any]) -> None:
-    ours = dict(_leaves({key: header[key] for key in IDENTITY}))
-    theirs = dict(_leaves({key: stored.get(key) for key in IDENTITY}))
+    kind = kind_of(header)
+    ours = dict(_leaves({key: header[key] for key in kind.identity}))
+    theirs = dict(_leaves({key: stored.get(key) for key in kind.identity}))
     absent = "nothing"
     differences = [
         f"  {key}: the folder has {theirs.get(key, absent)!r}, this call {ours.get(key, absent)!r}"
@@ -300,7 +315,7 @@ def _require_same_run(folder: Path, stored: Mapping[str, Any], header: Mapping[s
     ]
     if differences:
         raise ValueError(
-            f"{folder} holds another run; give another folder. They differ in:\n"
+            f"{folder} holds another {kind.noun}; give another folder. They differ in:\n"
             + "\n".join(differences)
         )
 
@@ -313,8 +328,9 @@ def _warn_of_versions(folder: Path, stored: Mapping[str, Any], header: Mapping[s
         if theirs.get(name) != ours[name]
     ]
     if changed:
+        noun = kind_of(header).noun
         warnings.warn(
-            f"the run in {folder} was begun with other versions: {', '.join(changed)}",
+            f"the {noun} in {folder} was begun with other versions: {', '.join(changed)}",
             stacklevel=6,
         )
 
