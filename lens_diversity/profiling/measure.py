@@ -191,6 +191,11 @@ class _Measure:
             else:
                 store.write(index, self._table(first, texts, advance))
             first += len(texts)
+        if done and max(done) > index:
+            raise ValueError(
+                f"{store.folder} holds more documents than the {first} after which the texts now "
+                "end; give the same data, or another folder"
+            )
         store.finish(first)
 
     def _table(self, first: int, texts: Sequence[str], advance: Callable[[int], None]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,19 +56,20 @@ class RatioMoments:
             Moments of shape ``[...]``.
         """
         x = np.broadcast_to(x, y.shape)
-        counted = (x > 0).sum(0).astype(np.float64)
-        products = (y, x, y * y, x * y, x * x)
-        return cls(counted, *(np.asarray(part.sum(0)) for part in products))
+        parts = ((x > 0).astype(np.float64), y, x, y * y, x * y, x * x)
+        return cls(*(np.asarray(part.sum(0)) for part in parts))
 
     def __add__(self, other: RatioMoments) -> RatioMoments:
         """Moments of the documents of both."""
-        names = ("documents", "y", "x", "yy", "xy", "xx")
-        return RatioMoments(*(getattr(self, name) + getattr(other, name) for name in names))
+        return RatioMoments(*(np.asarray(a + b) for a, b in zip(self, other, strict=True)))
 
     def __getitem__(self, index: int) -> RatioMoments:
         """One part along the first axis."""
-        names = ("documents", "y", "x", "yy", "xy", "xx")
-        return RatioMoments(*(np.asarray(getattr(self, name)[index]) for name in names))
+        return RatioMoments(*(np.asarray(part[index]) for part in self))
+
+    def __iter__(self) -> Iterator[Array]:
+        """The sums in the order in which they are declared."""
+        return (getattr(self, name) for name in self.__dataclass_fields__)
 
     def interval(self, level: float = 0.95) -> Interval:
         """Estimate the ratio.

@@ -93,11 +93,12 @@ def open_texts(
         return _of_name(texts, column, config, split, revision, limit)
     if hasattr(texts, "column_names") and hasattr(texts, "features"):
         return _of_dataset(texts, column, limit)
-    if isinstance(texts, Mapping) or not isinstance(texts, Sequence):
+    if isinstance(texts, Mapping):
+        raise TypeError(f"expected one split of a data set, choose one of {list(texts)}")
+    if not isinstance(texts, Sequence):
         raise TypeError(
-            f"expected a list of texts, a data set, a path or a name on the Hub, got "
+            "expected a list of texts, a data set, a path or a name on the Hub, got "
             f"{type(texts).__name__}"
-            + ("; choose one of its splits" if isinstance(texts, Mapping) else "")
         )
     if not texts:
         raise ValueError("the list of texts is empty")
@@ -127,9 +128,6 @@ def _of_list(texts: Sequence[Any], limit: int | None) -> TextSource:
 
 
 def _of_dataset(data: Any, column: str, limit: int | None) -> TextSource:
-    if data.column_names is not None and not isinstance(data.column_names, Sequence):
-        splits = list(data.column_names)
-        raise TypeError(f"expected one split of the data set, choose one of {splits}")
     _require_column(data.column_names, column)
     length = len(data) if hasattr(data, "__len__") else None
     # What the rows are is checked document by document when a stopped call goes on.

@@ -23,6 +23,7 @@ import json, sys
 from dataclasses import replace
 from lens_diversity import tasks
 from lens_diversity.models import describe_model, load_model
+from lens_diversity.profiling.texts import open_texts
 from lens_diversity.tasks.spec import HubSource
 
 def model(name, revision):
@@ -34,10 +35,14 @@ def data(name, revision, task="sst2"):
     loaded = tasks.load(spec, revision=revision)
     return {"prompt": loaded.prompts[0], **loaded.source}
 
+def texts(name, revision, config="sst2", column="sentence"):
+    source = open_texts(name, column=column, config=config, split="validation", revision=revision)
+    return {"texts": list(source), **source.identity}
+
 for line in sys.stdin:
     kind, *arguments = json.loads(line)
     try:
-        found = {"model": model, "data": data}[kind](*arguments)
+        found = {"model": model, "data": data, "texts": texts}[kind](*arguments)
     except ValueError as error:
         found = {"error": str(error)}
     print(json.dumps(found), flush=True)
@@ -285,3 +290,36 @@ def test_a_data_set_that_does_not_come_is_explained(served, name, revision, mess
     error = client.load("data", name, revision)["error"]
     assert all(message in error for message in messages), error
     assert "data_files=" in error
+
+
+def test_texts_are_streamed_from_the_commit_that_was_found(served, data):
+    client, _ = served
+    found = client.load("texts", "data/sst2")
+    assert found == {
+        "texts": [f"a fine film {i}" for i in range(4)],
+        "kind": "hub",
+        "path": "data/sst2",
+        "config": "sst2",
+        "split": "validation",
+        "commit": hub.commit(data["sst2"]),
+        "column": "sentence",
+        "limit": None,
+    }
+    old = client.load("texts", "data/sst2", "old")
+    assert old["commit"] == hub.commit(data["other"])
+    assert len(old["texts"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "messages"),
+    [
+        ("data/none", [], ["'data/none'", "could not be streamed from the Hub", "local files"]),
+        ("data/gated", [], ["'data/gated'", "hf auth login"]),
+        ("data/sst2", ["mnli"], ["configuration 'mnli'", "sst2"]),
+        ("data/sst2", ["sst2", "text"], ["no column 'text'", "column=", "sentence"]),
+    ],
+)
+def test_texts_that_do_not_come_are_explained(served, name, more, messages):
+    client, _ = served
+    error = client.load("texts", name, None, *more)["error"]
+    assert all(message in error for message in messages), error
