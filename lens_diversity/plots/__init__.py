@@ -18,6 +18,7 @@ from lens_diversity.plots.paper import (
     module_share_bars,
     scaling_points,
 )
+from lens_diversity.plots.profiles import profile_components, profile_positions
 
 __all__ = [
     "component_heatmap",
@@ -31,5 +32,7 @@ __all__ = [
     "layer_module_heatmap",
     "module_share_bars",
     "pairwise_heatmap",
+    "profile_components",
+    "profile_positions",
     "scaling_points",
 ]

@@ -105,6 +105,44 @@ def test_run_cuts_overlong_prompts_on_request_and_says_so(loaded, tmp_path):
     assert "1 prompts were cut" in cut.output
 
 
+def test_profile_prints_and_writes_its_tables(loaded, data, tmp_path):
+    out = tmp_path / "out"
+    arguments = ("profile", "--model", "tiny", "--texts", data, "--out", out, "--limit", 4)
+    more = ("--column", "sentence", "--context", 16, "--combine", "sum", "--batch-size", 2)
+    result = invoke(*arguments, *more)
+    assert result.exit_code == 0, result.output
+    found = ld.load_profile(out)
+    assert found.n_documents == 4
+    assert found.metadata["settings"]["context"] == 16
+    summary = found.summary()
+    for name in ("error", "bias", "diversity"):
+        (line,) = [line for line in result.output.splitlines() if f"│ {name} " in line]
+        assert f"{summary['mean'][name]:.6g}" in line
+        assert f"{summary['low'][name]:.6g} to {summary['high'][name]:.6g}" in line
+    modules = pd.read_csv(out / "modules.csv").set_index("module")
+    for module, row in modules.iterrows():
+        (line,) = [line for line in result.output.splitlines() if f"│ {module} " in line]
+        assert f"{row['diversity_share']:.2%}" in line
+    components = pd.read_csv(out / "components.csv")
+    weighted = components["weight"] * components["bias"]
+    assert weighted.sum() == pytest.approx(summary["mean"]["bias"])
+    for name in ("components.html", "positions.html"):
+        assert "Plotly.newPlot" in (out / name).read_text(encoding="utf-8")
+        assert str(out / name) in result.output
+    again = invoke(*arguments, *more[:-2], "--batch-size", 1)
+    assert again.exit_code == 0, again.output
+    other = invoke(*arguments, *more, "--loss", "brier")
+    assert other.exit_code == 2
+    assert "settings.loss: the folder has 'cross_entropy', this call 'brier'" in other.stderr
+
+
+def test_profile_says_what_there_is_instead_of_the_column(loaded, data, tmp_path):
+    result = invoke("profile", "--model", "tiny", "--texts", data, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "no column 'text'; choose one with column=: ['sentence', 'label']" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_own_errors_are_one_message_without_traceback(loaded, data, tmp_path):
     assert invoke(*run_arguments(data, tmp_path / "out", "--limit", 3)).exit_code == 0
     result = invoke(*run_arguments(data, tmp_path / "out", "--limit", 2))

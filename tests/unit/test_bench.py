@@ -8,7 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from lens_diversity.bench import SHAPES, TABLES, Meter, Shape
-from lens_diversity.cli import BenchShape, BenchTable, app
+from lens_diversity.cli import app
+from lens_diversity.cli.bench import BenchShape, BenchTable
 
 TINY = Shape(components=4, d_model=64, d_vocab=500, positions=3)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lens_diversity._sweep_view import footprint
+from lens_diversity.cli._sweep_view import footprint
 from lens_diversity.evaluation.sweep_file import load_sweep
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
