@@ -15,17 +15,24 @@ if TYPE_CHECKING:
         report,
         tasks,
     )
-    from lens_diversity._bridge import UnsupportedModelError, names_filter, require_supported
-    from lens_diversity.capture import ComponentStack, component_stack
+    from lens_diversity._bridge import (
+        UnsupportedModelError,
+        names_filter,
+        require_supported,
+        unit_hooks,
+    )
+    from lens_diversity.capture import component_stack
     from lens_diversity.ensemble import decompose, junctions, leave_one_out
     from lens_diversity.evaluation import Run, load_run
     from lens_diversity.evaluation.evaluate import evaluate
     from lens_diversity.information import select_components
     from lens_diversity.loops import looped_component_stack
     from lens_diversity.models import load_model
+    from lens_diversity.neurons import NeuronStack
     from lens_diversity.profiling import Profile, load_profile, profile
     from lens_diversity.readout import Readout, component_logits
     from lens_diversity.results import Decomposition
+    from lens_diversity.stack import ComponentStack
     from lens_diversity.verification import verify
 
 __version__ = "0.1.0"
@@ -33,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ComponentStack",
     "Decomposition",
+    "NeuronStack",
     "Profile",
     "Readout",
     "Run",
@@ -58,14 +66,16 @@ __all__ = [
     "require_supported",
     "select_components",
     "tasks",
+    "unit_hooks",
     "verify",
 ]
 
 # Imported on first use: torch and TransformerLens take seconds, which `lens-diversity --help`
 # and shell completion need not wait for.
 _HOMES = {
-    "ComponentStack": "capture",
+    "ComponentStack": "stack",
     "Decomposition": "results",
+    "NeuronStack": "neurons",
     "Profile": "profiling",
     "Readout": "readout",
     "Run": "evaluation",
@@ -84,6 +94,7 @@ _HOMES = {
     "profile": "profiling",
     "require_supported": "_bridge",
     "select_components": "information",
+    "unit_hooks": "_bridge",
     "verify": "verification",
 }
 _MODULES = ("full_vocab", "functional", "information", "paper", "plots", "report", "tasks")

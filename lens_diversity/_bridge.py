@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lens_diversity._choices import check_choice
 from lens_diversity.readout import Readout
+from lens_diversity.writers import Writer
 
 EMBED = "hook_embed"
 POS_EMBED = "hook_pos_embed"
@@ -18,8 +21,15 @@ FINAL_NORM_OUTPUT = "ln_final.hook_out"
 UNEMBED_INPUT = "unembed.hook_in"
 UNEMBED_OUTPUT = "unembed.hook_out"
 
+UNITS = ("sublayer", "block", "head", "neuron")
+
 _SUBLAYER_HOOK = re.compile(r"blocks\.\d+\.hook_(attn|mlp)_out")
 _STREAM_HOOKS = {FINAL_NORM_INPUT, FINAL_NORM_SCALE, FINAL_NORM_OUTPUT, UNEMBED_INPUT}
+
+# What a sublayer's units hold before they are written: each head's and each neuron's activation.
+_UNIT_HOOKS = {"attn": "attn.hook_z", "mlp": "mlp.hook_post"}
+_SPLIT_SUBLAYERS = {"sublayer": "", "block": "", "head": "attn", "neuron": "mlp"}
+_POST_NORMS = {"attn": "ln1_post", "mlp": "ln2_post"}
 
 _NORM_TYPES = ("LN", "LNPre", "RMS", "RMSPre")
 _MIXERS = {"attn", "linear_attn", "mamba", "mixer", "ssm"}
@@ -59,6 +69,34 @@ def names_filter(name: str) -> bool:
         or name in _STREAM_HOOKS
         or _SUBLAYER_HOOK.fullmatch(name) is not None
     )
+
+
+def unit_hooks(unit: str) -> Callable[[str], bool]:
+    """Make the ``names_filter`` that a decomposition into finer units needs.
+
+    Args:
+        unit: ``"sublayer"``, ``"block"``, ``"head"`` or ``"neuron"``.
+
+    Returns:
+        A function for ``run_with_cache(names_filter=...)``: the hooks of
+        [`names_filter`][lens_diversity.names_filter], and with heads or neurons every layer's
+        ``attn.hook_z`` or ``mlp.hook_post`` with the statistic of a norm after the sublayer.
+
+    Raises:
+        ValueError: If ``unit`` is unknown.
+
+    Example:
+        >>> wanted = unit_hooks("head")
+        >>> wanted("blocks.3.attn.hook_z"), wanted("blocks.3.mlp.hook_post")
+        (True, False)
+    """
+    check_choice("unit", unit, UNITS)
+    kind = _SPLIT_SUBLAYERS[unit]
+    if not kind:
+        return names_filter
+    names = (_UNIT_HOOKS[kind], f"{_POST_NORMS[kind]}.hook_scale")
+    pattern = re.compile(rf"blocks\.\d+\.({'|'.join(map(re.escape, names))})")
+    return lambda name: names_filter(name) or pattern.fullmatch(name) is not None
 
 
 def component_hooks(model: Any) -> dict[str, str]:
@@ -226,6 +264,70 @@ def read_readout(model: Any) -> Readout:
         logit_scale=scale,
         soft_cap=cap,
     )
+
+
+def read_writers(model: Any, unit: str) -> dict[str, Writer]:
+    """Collect how the heads or neurons of every layer write to the stream, by sublayer label.
+
+    Args:
+        model: A ``TransformerBridge``.
+        unit: ``"head"`` or ``"neuron"``.
+
+    Raises:
+        UnsupportedModelError: If an MLP is a mixture of experts, whose experts no hook shows, or
+            the norm after a sublayer is none that is known.
+    """
+    kind = _SPLIT_SUBLAYERS[unit]
+    return {
+        label: _read_writer(model, layer, kind)
+        for layer in range(int(model.cfg.n_layers))
+        if (label := f"{layer}_{kind}_out") in _sublayer_hooks(model)
+    }
+
+
+def hooks_of_units(model: Any, unit: str) -> list[str]:
+    """Name the hooks that units need beside those of the sublayers."""
+    if not _SPLIT_SUBLAYERS[unit]:
+        return []
+    writers = read_writers(model, unit).values()
+    return [name for writer in writers for name in (writer.hook, writer.statistic_hook) if name]
+
+
+def _read_writer(model: Any, layer: int, kind: str) -> Writer:
+    block = model.blocks[layer]
+    sublayer = getattr(block, kind)
+    weight_name, bias_name = ("W_O", "b_O") if kind == "attn" else ("W_out", "b_out")
+    weight = getattr(sublayer, weight_name, None)
+    if weight is None:
+        raise UnsupportedModelError(
+            f"{model.cfg.architecture}: block {layer} has a {type(sublayer).__name__}, not one "
+            "matrix that writes its neurons to the stream (a mixture of experts?), and "
+            'TransformerLens shows no hook on its parts. Use unit="head" or unit="sublayer".'
+        )
+    weight = weight.detach()
+    bias = getattr(sublayer, bias_name, None)
+    norm_name = _POST_NORMS[kind]
+    norm = dict(block.named_children()).get(norm_name)
+    if norm is not None and not bool(norm.uses_rms_norm):
+        raise UnsupportedModelError(
+            f"{model.cfg.architecture}: block {layer} has a norm with a mean after its {kind} "
+            'sublayer; its parts are known after RMSNorm only. Use unit="sublayer".'
+        )
+    return Writer(
+        hook=f"blocks.{layer}.{_UNIT_HOOKS[kind]}",
+        weight=weight if kind == "attn" else weight.unsqueeze(1),
+        bias=None if bias is None else bias.detach(),
+        multiplier=float(getattr(model.original_model.config, "residual_multiplier", None) or 1.0),
+        gain=None if norm is None else _norm_gain(norm),
+        statistic_hook=None if norm is None else f"blocks.{layer}.{norm_name}.hook_scale",
+    )
+
+
+def _norm_gain(norm: Any) -> Tensor | None:
+    weight = _parameter(norm, "weight")
+    if weight is None:
+        return None
+    return weight + 1.0 if getattr(norm, "uses_weight_offset", False) else weight
 
 
 def has_final_norm(model: Any) -> bool:

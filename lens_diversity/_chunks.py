@@ -9,7 +9,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lens_diversity import functional
-from lens_diversity.capture import ComponentStack
 from lens_diversity.decomposition._members import (
     check_members,
     per_member,
@@ -21,15 +20,22 @@ from lens_diversity.full_vocab import losses
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.coordinates import linear_whitened
 from lens_diversity.full_vocab.gram import compact_vocabulary
+from lens_diversity.full_vocab.neurons import (
+    NeuronMembers,
+    neuron_ambiguity,
+    neuron_leave_one_out,
+)
 from lens_diversity.full_vocab.squared import squared_ambiguity
+from lens_diversity.neurons import NeuronStack, Stack
 from lens_diversity.readout import Reconstruction, place_constant
+from lens_diversity.stack import ComponentStack
 
 
 @dataclass(frozen=True, eq=False)
 class DenseChunk:
     """Component logits of a few rows with their targets."""
 
-    stack: ComponentStack
+    stack: Stack
     logits: Float[Tensor, "component row vocab"]
     kappa: Float[Tensor, " vocab"]
     targets: Tensor
@@ -202,14 +208,46 @@ class StreamedChunk:
         return members @ tokens
 
 
-Chunk = DenseChunk | WhitenedChunk | StreamedChunk
+@dataclass(frozen=True, eq=False)
+class NeuronChunk:
+    """A few rows of neurons over the whole vocabulary with a squared loss."""
+
+    stack: NeuronStack
+    basis: VocabularyBasis
+    dtype: torch.dtype
+    targets: Float[Tensor, "row pseudo"]
+    reconstruction: Reconstruction
+
+    def ambiguity(
+        self, loss: str, constant: str, combine: str, gauge: str, weights: Tensor
+    ) -> functional.AmbiguityTerms:
+        members = NeuronMembers.of(self.stack, self.basis, self.dtype, gauge)
+        return neuron_ambiguity(members, self.targets, weights, constant, combine)
+
+    def leave_one_out(self, loss: str, combine: str) -> Float[Tensor, "component row"]:
+        members = NeuronMembers.of(self.stack, self.basis, self.dtype)
+        return neuron_leave_one_out(members, self.targets, combine)
+
+    def junctions(self, loss: str, combine: str, scale: str) -> functional.JunctionTerms:
+        raise ValueError(
+            f"junctions of {len(self.stack)} neurons over the whole vocabulary would need a vector "
+            'for each: give option tokens with vocab=, or use unit="head" or "sublayer"'
+        )
+
+
+Chunk = DenseChunk | WhitenedChunk | StreamedChunk | NeuronChunk
 
 
 def _in_gauge(members: Float[Tensor, "member row vocab"], gauge: str) -> Tensor:
     return members - members.mean(-1, keepdim=True) if gauge == "centred" else members
 
 
-def _rescale(stack: ComponentStack, dtype: torch.dtype) -> Float[Tensor, "junction row"]:
+def _rescale(stack: Stack, dtype: torch.dtype) -> Float[Tensor, "junction row"]:
     """Ratio of the whole stream's norm statistic to that of each partial sum."""
+    if isinstance(stack, NeuronStack):
+        raise ValueError(
+            "scale='junction' needs the stream after every neuron; use scale='final', or "
+            "stack.materialise() where that is small enough"
+        )
     statistic = stack.readout.statistic(stack.values.to(dtype).cumsum(0))
     return (stack.stream.scale.to(statistic) / statistic).squeeze(-1)

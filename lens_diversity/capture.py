@@ -4,195 +4,50 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lens_diversity import _bridge
-from lens_diversity.readout import Readout
+from lens_diversity import _bridge, units
+from lens_diversity._choices import check_choice
+from lens_diversity.neurons import NeuronStack, Stack
+from lens_diversity.stack import ComponentStack, FinalStream, require_finite
 
 Pos = int | slice | Sequence[int] | str | None
-
-UNITS = ("sublayer",)
 
 _POS_FORMS = 'pos must be an int, None, a slice, a list of ints or "last"'
 
 
-@dataclass(frozen=True, eq=False)
-class FinalStream:
-    """What the model itself computed from the sum of the components, row by row."""
-
-    scale: Float[Tensor, "*batch 1"]
-    """The final norm's denominator (ones without a norm)."""
-    residual: Float[Tensor, "*batch d_model"] | None = None
-    """The stream that the final norm read, where the cache holds it."""
-    normalised: Float[Tensor, "*batch d_model"] | None = None
-    """The stream that the unembedding read, where the cache holds it."""
-    logits: Float[Tensor, "*batch d_vocab"] | None = None
-    """The unembedding's output (before logit scale and soft cap), where the cache holds it."""
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> FinalStream:
-        """Apply one function to every recorded tensor."""
-        parts = {name: getattr(self, name) for name in ("residual", "normalised", "logits")}
-        return FinalStream(
-            function(self.scale),
-            **{name: None if part is None else function(part) for name, part in parts.items()},
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class ComponentStack:
-    """The components of a residual stream with their names and the readout that fits them.
-
-    Example:
-        >>> import torch
-        >>> readout = Readout(W_U=torch.eye(2), b_U=torch.zeros(2))
-        >>> ComponentStack.from_values(torch.ones(3, 4, 2), readout)
-        ComponentStack(3 components x batch 4 x d_model 2: 3 other)
-    """
-
-    values: Float[Tensor, "component *batch d_model"]
-    """What each component added to the stream, in the model's dtype."""
-    labels: list[str]
-    """Component names as TransformerLens' ``decompose_resid`` gives them."""
-    modules: list[str]
-    """Kind of each component: ``embed``, ``attn`` or ``mlp``."""
-    axes: tuple[str, ...]
-    """Names of the axes between component and d_model: ``batch`` and/or ``pos``."""
-    stream: FinalStream
-    """The model's own record of the sum, for the norm's statistics and the checks."""
-    readout: Readout
-    """The affine map from residual vectors to logits."""
-
-    @classmethod
-    def from_values(
-        cls,
-        values: Tensor,
-        readout: Readout,
-        labels: Sequence[str] | None = None,
-        modules: Sequence[str] | None = None,
-    ) -> ComponentStack:
-        """Stack residual vectors that come from elsewhere than a cache.
-
-        Args:
-            values: The vectors ``[component, (batch, (pos,)) d_model]``; the norm's statistics
-                are those of their sum.
-            readout: Final norm and unembedding.
-            labels: Names (default ``"0"``, ``"1"``, ...).
-            modules: Kinds (default ``"other"``).
-
-        Returns:
-            A stack whose stream is the sum of ``values``.
-
-        Raises:
-            TypeError: If ``values`` is no floating-point tensor.
-            ValueError: If it has another number of axes or width than the readout takes, a NaN or
-                infinite number, or another number of components than labels or modules.
-        """
-        _require_vectors(values, int(readout.W_U.shape[0]))
-        count = values.shape[0]
-        names = [str(i) for i in range(count)] if labels is None else list(labels)
-        kinds = ["other"] * count if modules is None else list(modules)
-        if len(names) != count or len(kinds) != count:
-            raise ValueError(
-                f"{len(names)} labels and {len(kinds)} modules for {count} components; give one "
-                "of each to every component"
-            )
-        _require_finite(values, names)
-        return cls(
-            values=values,
-            labels=names,
-            modules=kinds,
-            axes=("batch", "pos")[: values.ndim - 2],
-            stream=FinalStream(scale=readout.statistic(_widened(values).sum(0))),
-            readout=readout,
-        )
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """Sizes of ``axes``."""
-        return tuple(self.values.shape[1:-1])
-
-    def __len__(self) -> int:
-        return int(self.values.shape[0])
-
-    def __repr__(self) -> str:
-        sizes = [
-            f"{axis} {size}" for axis, size in zip(self.axes, self.batch_shape, strict=True)
-        ] + [f"d_model {self.values.shape[-1]}"]
-        counts = {module: self.modules.count(module) for module in self.modules}
-        kinds = ", ".join(f"{count} {module}" for module, count in counts.items())
-        return f"ComponentStack({len(self)} components x {' x '.join(sizes)}: {kinds})"
-
-    def to(self, device: torch.device | str) -> ComponentStack:
-        """Move the activations (not the model's weights) to a device."""
-        return replace(
-            self,
-            values=self.values.to(device),
-            stream=self.stream.map(lambda tensor: tensor.to(device)),
-        )
-
-    def rows(self) -> ComponentStack:
-        """The same stack with all batch axes flattened into one."""
-        count = len(self)
-        return replace(
-            self,
-            values=self.values.reshape(count, -1, self.values.shape[-1]),
-            axes=("batch",),
-            stream=self.stream.map(lambda tensor: tensor.reshape(-1, tensor.shape[-1])),
-        )
-
-    def select_rows(self, rows: slice) -> ComponentStack:
-        """Part of a stack along its first batch axis."""
-        return replace(
-            self,
-            values=self.values[:, rows],
-            stream=self.stream.map(lambda tensor: tensor[rows]),
-        )
-
-    def with_remainder(self) -> ComponentStack:
-        """Append what the stream holds and no component wrote, as one more member.
-
-        The remainder is the rounding of the model's own additions (about 1% of the stream in
-        bfloat16) or an edit of the stream itself by a hook. With it the components sum exactly.
-
-        Returns:
-            A stack with a last component ``remainder`` of module ``remainder``, in float32 at
-            least.
-
-        Raises:
-            ValueError: If the cache did not hold the final stream (``ln_final.hook_in``), or the
-                stack has its remainder already.
-        """
-        if "remainder" in self.modules:
-            raise ValueError("the stack has its remainder already")
-        residual = self.stream.residual
-        if residual is None:
-            raise ValueError(
-                f"the cache holds no {_bridge.FINAL_NORM_INPUT}, so the remainder is unknown; run "
-                "the model with names_filter=lens_diversity.names_filter"
-            )
-        values = _widened(self.values)
-        remainder = residual.to(values.dtype) - values.sum(0)
-        return replace(
-            self,
-            values=torch.cat([values, remainder.unsqueeze(0)]),
-            labels=[*self.labels, "remainder"],
-            modules=[*self.modules, "remainder"],
-        )
-
-
+@overload
+def component_stack(
+    cache: Any,
+    pos: Pos = ...,
+    unit: Literal["sublayer", "block", "head"] = ...,
+    *,
+    attention_mask: Tensor | None = ...,
+) -> ComponentStack: ...
+@overload
+def component_stack(
+    cache: Any,
+    pos: Pos = ...,
+    *,
+    unit: Literal["neuron"],
+    attention_mask: Tensor | None = ...,
+) -> NeuronStack: ...
+@overload
+def component_stack(
+    cache: Any, pos: Pos = ..., unit: str = ..., *, attention_mask: Tensor | None = ...
+) -> Stack: ...
 def component_stack(
     cache: Any,
     pos: Pos = -1,
     unit: str = "sublayer",
     *,
     attention_mask: Tensor | None = None,
-) -> ComponentStack:
+) -> Stack:
     """Collect what every component wrote to the residual stream.
 
     ``x = sum_i z_i`` over the embedding(s) and every layer's attention and MLP output
@@ -203,11 +58,15 @@ def component_stack(
             It needs the hooks of [`names_filter`][lens_diversity.names_filter] only.
         pos: Positions to keep: an int (drops the axis), None for all, a slice or a list of ints,
             or ``"last"`` for each row's last real token.
-        unit: What a component is: ``"sublayer"``.
+        unit: What a component is: ``"sublayer"``, ``"block"`` (both sublayers of a layer),
+            ``"head"`` (attention by head) or ``"neuron"`` (MLPs by neuron); the last two need the
+            hooks of [`unit_hooks`][lens_diversity.unit_hooks].
         attention_mask: ``[batch, pos]`` of the input, ones on real tokens; for ``pos="last"``.
 
     Returns:
-        The stack, on the device of the final norm, in the model's dtype.
+        The stack, on the device of the final norm, in the model's dtype (blocks, heads and neurons
+        in float32 at least). Neurons come as a [`NeuronStack`][lens_diversity.NeuronStack], which
+        holds activations only.
 
     Raises:
         TypeError: If ``cache`` is not an ``ActivationCache`` with its model.
@@ -222,11 +81,12 @@ def component_stack(
         ... )
         >>> stack = ld.component_stack(cache, pos=-1)  # doctest: +SKIP
     """
-    if unit not in UNITS:
-        raise ValueError(f"unit must be one of {UNITS}, got {unit!r}")
+    check_choice("unit", unit, _bridge.UNITS)
     model = _model_of(cache)
     _bridge.require_supported(model)
     _bridge.require_eval_mode(model)
+    writers = _bridge.read_writers(model, unit) if unit in ("head", "neuron") else {}
+    units.require_hooks(cache, writers.values(), unit)
     hooks = _component_hooks(cache, model)
     batched = bool(cache.has_batch_dim)
     select = _position_selector(cache[next(iter(hooks.values()))], pos, attention_mask, batched)
@@ -234,16 +94,23 @@ def component_stack(
     stream = _final_stream(cache, model, select)
     values = _stacked([select(cache[hook]) for hook in hooks.values()], stream.scale.device)
     labels = list(hooks)
-    _require_finite(values, labels)
+    require_finite(values, labels)
     axes = ("batch",) * batched + ("pos",) * (not _drops_axis(pos))
-    return ComponentStack(
+    sublayers = ComponentStack(
         values=values,
         labels=labels,
-        modules=[module_of(label) for label in labels],
+        modules=[units.module_of(label) for label in labels],
         axes=axes,
         stream=stream,
         readout=_bridge.read_readout(model),
     )
+    if unit == "block":
+        return units.as_blocks(sublayers)
+    if unit == "head":
+        return units.as_heads(sublayers, cache, writers, select)
+    if unit == "neuron":
+        return units.as_neurons(sublayers, cache, writers, select)
+    return sublayers
 
 
 def _model_of(cache: Any) -> Any:
@@ -270,11 +137,6 @@ def _component_hooks(cache: Any, model: Any) -> dict[str, str]:
             "stop_at_layer or start_at_layer."
         )
     return hooks
-
-
-def module_of(label: str) -> str:
-    """The kind of the component of a label such as ``"3_mlp_out"``."""
-    return "embed" if label.endswith("embed") else label.split("_")[1]
 
 
 def _drops_axis(pos: Pos) -> bool:
@@ -385,36 +247,3 @@ def _stacked(parts: list[Tensor], device: torch.device) -> Tensor:
     dtype = reduce(torch.promote_types, [part.dtype for part in parts])
     together = [part.to(device=device, dtype=dtype) for part in parts]
     return torch.stack([part.expand_as(together[-1]) for part in together])
-
-
-def _widened(values: Tensor) -> Tensor:
-    """float32 at least, in which sums over many components keep their digits."""
-    return values if values.dtype == torch.float64 else values.float()
-
-
-def _require_vectors(values: Tensor, d_model: int) -> None:
-    if not isinstance(values, Tensor) or not values.is_floating_point():
-        found = values.dtype if isinstance(values, Tensor) else type(values).__name__
-        raise TypeError(f"values must be a floating-point tensor, got {found}")
-    if not 2 <= values.ndim <= 4 or len(values) == 0 or values.shape[-1] != d_model:
-        raise ValueError(
-            f"values must be [component, (batch, (pos,)) d_model={d_model}] with at least one "
-            f"component, got shape {tuple(values.shape)}"
-        )
-
-
-def _require_finite(values: Float[Tensor, "component *batch d_model"], labels: list[str]) -> None:
-    # One reading of the values; what overflows only in the sum is looked at again.
-    if bool(values.sum().isfinite()):
-        return
-    finite = values.isfinite()
-    if bool(finite.all()):
-        return
-    bad = ~finite.reshape(len(finite), -1).all(1)
-    names = [label for label, is_bad in zip(labels, bad.tolist(), strict=True) if is_bad]
-    rows = (~finite.all(-1).all(0)).sum()
-    raise ValueError(
-        f"NaN or infinite activations in {len(names)} components (first: {names[0]}), in "
-        f"{int(rows)} of {finite[0, ..., 0].numel()} rows. Look for overflow in float16 (use "
-        "bfloat16 or float32) or a hook that divides by zero."
-    )

@@ -12,10 +12,11 @@ from torch import Tensor
 from lens_diversity import functional
 from lens_diversity._choices import check_choice
 from lens_diversity._input import EnsembleInput
-from lens_diversity.capture import ComponentStack, Pos
+from lens_diversity.capture import Pos
 from lens_diversity.decomposition._members import check_weights
 from lens_diversity.full_vocab.softmax import DEFAULT_BUDGET
 from lens_diversity.full_vocab.targets import Targets
+from lens_diversity.neurons import Stack
 from lens_diversity.readout import (
     CONSTANTS,
     RECONSTRUCTION_TOLERANCE,
@@ -31,7 +32,7 @@ COMBINES = ("mean", "sum")
 
 @without_autocast
 def decompose(
-    stack_or_cache: ComponentStack | Any,
+    stack_or_cache: Stack | Any,
     targets: Targets,
     vocab: Vocab = None,
     loss: str = "paper",
@@ -44,6 +45,7 @@ def decompose(
     attention_mask: Tensor | None = None,
     dtype: torch.dtype | None = None,
     memory_budget: int = DEFAULT_BUDGET,
+    unit: str = "sublayer",
 ) -> Decomposition:
     r"""Split the error of a residual stream into its members' bias minus their diversity.
 
@@ -81,6 +83,8 @@ def decompose(
         attention_mask: ``[batch, pos]``, for ``pos="last"``.
         dtype: ``torch.float32`` or ``torch.float64`` for the readout and everything after it.
         memory_budget: Bytes that may be used beside the stack and the result.
+        unit: What a member is where a cache is given: ``"sublayer"``, ``"block"``, ``"head"`` or
+            ``"neuron"``, see [`component_stack`][lens_diversity.component_stack].
 
     Returns:
         The decomposition, on the device of the stack.
@@ -92,7 +96,7 @@ def decompose(
 
     Example:
         >>> import torch
-        >>> from lens_diversity.capture import ComponentStack
+        >>> from lens_diversity.stack import ComponentStack
         >>> from lens_diversity.readout import Readout
         >>> readout = Readout(W_U=torch.eye(2), b_U=torch.zeros(2))
         >>> stack = ComponentStack.from_values(torch.tensor([[[2., 0.]], [[0., 0.]]]), readout)
@@ -104,12 +108,12 @@ def decompose(
     check_choice("gauge", gauge, GAUGES)
     check_choice("constant", constant, CONSTANTS)
     ensemble = EnsembleInput.of(
-        stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
+        stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget, unit
     )
     stack = ensemble.stack
     labels = [*stack.labels, "constant"] if constant == "component" else stack.labels
     modules = [*stack.modules, "constant"] if constant == "component" else stack.modules
-    member_weights = check_weights(weights, len(labels), ensemble.dtype, stack.values.device)
+    member_weights = check_weights(weights, len(labels), ensemble.dtype, stack.device)
 
     parts: list[functional.AmbiguityTerms] = []
     checks: list[Reconstruction] = []
@@ -145,7 +149,7 @@ def decompose(
 
 @without_autocast
 def leave_one_out(
-    stack_or_cache: ComponentStack | Any,
+    stack_or_cache: Stack | Any,
     targets: Targets,
     vocab: Vocab = None,
     loss: str = "paper",
@@ -155,6 +159,7 @@ def leave_one_out(
     attention_mask: Tensor | None = None,
     dtype: torch.dtype | None = None,
     memory_budget: int = DEFAULT_BUDGET,
+    unit: str = "sublayer",
 ) -> Float[Tensor, "component *batch"]:
     """Compute what the ensemble's error would be without each component, in closed form.
 
@@ -172,6 +177,7 @@ def leave_one_out(
         attention_mask: As in `decompose`.
         dtype: As in `decompose`.
         memory_budget: As in `decompose`.
+        unit: As in `decompose`.
 
     Returns:
         Error without component ``i``, ``[component, batch(, pos)]``, in the units of the loss.
@@ -182,7 +188,7 @@ def leave_one_out(
 
     Example:
         >>> import torch
-        >>> from lens_diversity.capture import ComponentStack
+        >>> from lens_diversity.stack import ComponentStack
         >>> from lens_diversity.readout import Readout
         >>> readout = Readout(W_U=torch.eye(2), b_U=torch.zeros(2))
         >>> stack = ComponentStack.from_values(torch.tensor([[[2., 0.]], [[0., 0.]]]), readout)
@@ -192,7 +198,7 @@ def leave_one_out(
     """
     check_choice("combine", combine, COMBINES)
     ensemble = EnsembleInput.of(
-        stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
+        stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget, unit
     )
     parts = [chunk.leave_one_out(loss, combine) for chunk in ensemble.chunks()]
     return torch.cat(parts, -1).reshape((len(ensemble.stack), *ensemble.shape))
@@ -200,7 +206,7 @@ def leave_one_out(
 
 @without_autocast
 def junctions(
-    stack_or_cache: ComponentStack | Any,
+    stack_or_cache: Stack | Any,
     targets: Targets,
     vocab: Vocab = None,
     loss: str = "paper",
@@ -211,6 +217,7 @@ def junctions(
     attention_mask: Tensor | None = None,
     dtype: torch.dtype | None = None,
     memory_budget: int = DEFAULT_BUDGET,
+    unit: str = "sublayer",
 ) -> functional.JunctionTerms:
     """Follow error, bias and diversity along the residual stream (section 5.2, Figures 3, 5, 7).
 
@@ -230,6 +237,7 @@ def junctions(
         attention_mask: As in `decompose`.
         dtype: As in `decompose`.
         memory_budget: As in `decompose`.
+        unit: As in `decompose`.
 
     Returns:
         ``error``, ``bias`` and ``diversity`` ``[junction, batch(, pos)]`` and the accumulated
@@ -241,7 +249,7 @@ def junctions(
 
     Example:
         >>> import torch
-        >>> from lens_diversity.capture import ComponentStack
+        >>> from lens_diversity.stack import ComponentStack
         >>> from lens_diversity.readout import Readout
         >>> readout = Readout(W_U=torch.eye(2), b_U=torch.zeros(2))
         >>> stack = ComponentStack.from_values(torch.tensor([[[2., 0.]], [[0., 0.]]]), readout)
@@ -252,7 +260,7 @@ def junctions(
     check_choice("combine", combine, COMBINES)
     check_choice("scale", scale, ("final", "junction"))
     ensemble = EnsembleInput.of(
-        stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget
+        stack_or_cache, targets, vocab, loss, pos, attention_mask, dtype, memory_budget, unit
     )
     if scale == "junction":
         _require_own_statistic(ensemble.stack)
@@ -260,11 +268,11 @@ def junctions(
     return functional.JunctionTerms.concatenate(parts, (len(ensemble.stack), *ensemble.shape))
 
 
-def _require_own_statistic(stack: ComponentStack) -> None:
+def _require_own_statistic(stack: Stack) -> None:
     """Recomputed statistics must end at the model's own, or the last junction is another model."""
     final = stack.stream.scale.double()
-    recomputed = stack.readout.statistic(stack.values.double().sum(0))
-    tolerance = max(RECONSTRUCTION_TOLERANCE[t.dtype] for t in (stack.values, stack.readout.W_U))
+    recomputed = stack.readout.statistic(stack.total(torch.float64))
+    tolerance = max(RECONSTRUCTION_TOLERANCE[t.dtype] for t in (stack, stack.readout.W_U))
     if bool(((recomputed - final).abs() > tolerance * final).any()):
         raise ValueError(
             "scale='junction' recomputes the final norm's statistic, but that of the whole stream "

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from lens_diversity import _bridge
 from lens_diversity.capture import (
-    ComponentStack,
     Pos,
     _drops_axis,
     _final_stream,
     _position_selector,
-    _require_finite,
     _stacked,
-    module_of,
 )
+from lens_diversity.stack import ComponentStack, require_finite
+from lens_diversity.units import module_of
 
 _STREAM = (
     _bridge.EMBED,
@@ -70,7 +69,7 @@ def looped_component_stack(
     final = _final_stream(SimpleNamespace(cache_dict=stream), model, select)
     values = _stacked(list(parts.values()), final.scale.device)
     labels = list(parts)
-    _require_finite(values, labels)
+    require_finite(values, labels)
     return ComponentStack(
         values=values,
         labels=labels,

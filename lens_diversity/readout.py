@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from lens_diversity.capture import ComponentStack
+    from lens_diversity.neurons import Stack
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -137,7 +137,7 @@ def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 @without_autocast
 def component_logits(
-    stack: ComponentStack,
+    stack: Stack,
     vocab: Vocab = None,
     constant: str = "spread",
     dtype: torch.dtype | None = None,
@@ -170,7 +170,7 @@ def component_logits(
 
     Example:
         >>> import torch
-        >>> from lens_diversity.capture import ComponentStack
+        >>> from lens_diversity.stack import ComponentStack
         >>> from lens_diversity.readout import Readout
         >>> readout = Readout(W_U=torch.eye(2), b_U=torch.tensor([0.0, 1.0]))
         >>> stack = ComponentStack.from_values(torch.tensor([[[1., 0.]], [[0., 2.]]]), readout)
@@ -186,13 +186,12 @@ def component_logits(
 
 
 def linear_logits(
-    stack: ComponentStack, ids: Int[Tensor, " vocab"] | None, dtype: torch.dtype | None = None
+    stack: Stack, ids: Int[Tensor, " vocab"] | None, dtype: torch.dtype | None = None
 ) -> tuple[Float[Tensor, "component *batch vocab"], Float[Tensor, " vocab"]]:
     """Every component's ``u_i`` without the constant, and the constant ``kappa``."""
-    compute = readout_dtype(stack.values.dtype, dtype)
-    values = stack.values.to(compute)
-    normalised = stack.readout.normalise(values, stack.stream.scale.to(compute))
-    return stack.readout.project(normalised, ids), stack.readout.constant(ids, like=values)
+    compute = readout_dtype(stack.dtype, dtype)
+    like = torch.empty(0, dtype=compute, device=stack.device)
+    return stack.linear_logits(ids, compute), stack.readout.constant(ids, like)
 
 
 def place_constant(
@@ -254,7 +253,7 @@ class Reconstruction:
 
 
 def check_reconstruction(
-    stack: ComponentStack,
+    stack: Stack,
     total: Float[Tensor, "*batch vocab"],
     ids: Int[Tensor, " vocab"] | None,
 ) -> Reconstruction:
@@ -266,11 +265,11 @@ def check_reconstruction(
     with torch.no_grad():
         found = _reconstruction(stack, total, ids)
     # A stack with its remainder is wider than the model whose logits it is compared with.
-    tolerance = max(RECONSTRUCTION_TOLERANCE[t.dtype] for t in (stack.values, stack.readout.W_U))
+    tolerance = max(RECONSTRUCTION_TOLERANCE[t.dtype] for t in (stack, stack.readout.W_U))
     if not found.error <= tolerance:
         raise ValueError(
             f"the components do not add up: their sum misses the model's {found.reference} by "
-            f"{found.error:.3g} (relative; tolerance {tolerance:g} for {stack.values.dtype}). "
+            f"{found.error:.3g} (relative; tolerance {tolerance:g} for {stack.dtype}). "
             "Likely causes: a hook that edits the residual stream itself (hook_resid_*) instead "
             "of a component; a cache mixed from different runs, or weights changed since; blocks "
             "that run several times (use looped_component_stack); a model that transforms the "
@@ -281,10 +280,10 @@ def check_reconstruction(
 
 
 def _reconstruction(
-    stack: ComponentStack, total: Float[Tensor, "*batch vocab"], ids: Tensor | None
+    stack: Stack, total: Float[Tensor, "*batch vocab"], ids: Tensor | None
 ) -> Reconstruction:
     stream, readout = stack.stream, stack.readout
-    x = stack.values.to(total.dtype).sum(0)
+    x = stack.total(total.dtype)
     scale = stream.scale.to(total.dtype)
     found = [Reconstruction(0.0, "nothing")]
     if stream.logits is not None:

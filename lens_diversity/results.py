@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ UNITS = {
     "brier": "probability squared",
     "cross_entropy": "nats",
 }
+_LAYER = re.compile(r"L?(\d+)[_HN]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,9 +162,9 @@ class Decomposition:
 
 
 def layer_of(label: str) -> int | None:
-    """The layer in a label such as ``"3_mlp_out"``, or None for embeddings and constants."""
-    head = label.split("_")[0]
-    return int(head) if head.isdigit() else None
+    """The layer in a label such as ``"3_mlp_out"`` or ``"L3H2"``, or None for embeddings."""
+    found = _LAYER.match(label)
+    return None if found is None else int(found[1])
 
 
 def _row_means(terms: Float[Tensor, "component *batch"]) -> Float[Tensor, " component"]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from lens_diversity import _bridge
-from lens_diversity.capture import ComponentStack, component_stack
+from lens_diversity.capture import component_stack
 from lens_diversity.readout import RECONSTRUCTION_TOLERANCE, linear_logits
+from lens_diversity.stack import ComponentStack
 
 _TEXT = "The quick brown fox jumps over the lazy dog, and then it rests in the shade of a tree."
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from lens_diversity.capture import ComponentStack, component_stack
+from lens_diversity.capture import component_stack
 from lens_diversity.readout import Readout
+from lens_diversity.stack import ComponentStack
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from lens_diversity import functional
 from lens_diversity._bridge import names_filter
 from lens_diversity.bench.meter import Measurement, Meter
 from lens_diversity.bench.shapes import Shape, random_model, random_stack, random_stack_of
-from lens_diversity.capture import ComponentStack, component_stack
+from lens_diversity.capture import component_stack
 from lens_diversity.ensemble import decompose, junctions, leave_one_out
 from lens_diversity.full_vocab import ResidualTarget, clear_cache, member_readout
 from lens_diversity.readout import component_logits
+from lens_diversity.stack import ComponentStack
 
 Cases = dict[str, Callable[[], object]]
 Titled = list[tuple[str, list[Measurement]]]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 
 from lens_diversity import _bridge
+from lens_diversity._choices import check_choice
 from lens_diversity.evaluation._progress import progress_bar
 from lens_diversity.evaluation.distributed import Team
 from lens_diversity.evaluation.forward import option_rows
@@ -28,6 +29,7 @@ def evaluate(
     *,
     dtype: torch.dtype | None = None,
     overlong: str = "error",
+    unit: str = "sublayer",
     save_every: int = 128,
     progress: bool = True,
 ) -> Run:
@@ -51,6 +53,9 @@ def evaluate(
             are kept in float32.
         overlong: Prompts longer than the model's context: ``"error"`` refuses them before
             anything is run, ``"truncate"`` cuts them from the left and counts them.
+        unit: What a member is: ``"sublayer"``, ``"block"``, ``"head"`` or ``"neuron"`` (the run
+            then holds ``neurons x options`` numbers an example), see
+            [`component_stack`][lens_diversity.component_stack].
         save_every: Examples a shard, which is what a stopped run loses at most.
         progress: Show a progress bar on a terminal.
 
@@ -73,6 +78,7 @@ def evaluate(
     """
     check_count("batch_size", batch_size)
     check_count("save_every", save_every)
+    check_choice("unit", unit, _bridge.UNITS)
     check_model(model)
     if not isinstance(task, Task):
         raise TypeError(
@@ -87,7 +93,7 @@ def evaluate(
         "readout_dtype": str(precision).removeprefix("torch."),
         "save_every": save_every,
     }
-    header = run_header(model, task, encoded, settings, batch_size)
+    header = run_header(model, task, encoded, settings, batch_size, unit)
     team = Team() if out is None else Team.launched()
     with team.open(out, header) as store:
         done = store.done()
@@ -101,7 +107,7 @@ def evaluate(
                 # processes changes anything.
                 for start in range(0, len(examples), batch_size):
                     batch = examples[start : start + batch_size]
-                    tables.append(option_rows(model, encoded, batch, precision))
+                    tables.append(option_rows(model, encoded, batch, precision, unit))
                     advance(len(batch))
                 store.write(index, pa.concat_tables(tables))
         return Run.from_table(*store.read())

@@ -20,7 +20,11 @@ from lens_diversity.readout import check_reconstruction, linear_logits
 
 
 def option_rows(
-    model: Any, encoded: Encoded, examples: Sequence[int], dtype: torch.dtype | None = None
+    model: Any,
+    encoded: Encoded,
+    examples: Sequence[int],
+    dtype: torch.dtype | None = None,
+    unit: str = "sublayer",
 ) -> pa.Table:
     """Run a batch and read out the option logits of every component.
 
@@ -29,6 +33,7 @@ def option_rows(
         encoded: Prompts and options as tokens.
         examples: Which examples form the batch.
         dtype: Precision of the readout.
+        unit: What a member is.
 
     Returns:
         One row per example (see `pack`). Members carry ``kappa / L`` each, so that they sum to the
@@ -41,8 +46,8 @@ def option_rows(
     options = [encoded.options[example] for example in examples]
     device = model.W_E.device
     with torch.no_grad():
-        cache = last_position_cache(model, tokens.to(device), mask.to(device))
-        stack = component_stack(cache, pos=-1)
+        cache = last_position_cache(model, tokens.to(device), mask.to(device), unit)
+        stack = component_stack(cache, pos=-1, unit=unit)
         ids = torch.tensor(sorted({token for row in options for token in row}))
         logits, kappa = linear_logits(stack, ids, dtype)
         found = check_reconstruction(stack, logits.sum(0) + kappa, ids)
@@ -81,7 +86,10 @@ def left_padded(
 
 
 def last_position_cache(
-    model: Any, tokens: Int[Tensor, "batch pos"], mask: Int[Tensor, "batch pos"]
+    model: Any,
+    tokens: Int[Tensor, "batch pos"],
+    mask: Int[Tensor, "batch pos"],
+    unit: str = "sublayer",
 ) -> ActivationCache:
     """Cache what a decomposition needs at the last position, and nothing else.
 
@@ -94,6 +102,7 @@ def last_position_cache(
     """
     names = {
         *_bridge.component_hooks(model).values(),
+        *_bridge.hooks_of_units(model, unit),
         _bridge.FINAL_NORM_SCALE,
         _bridge.UNEMBED_OUTPUT,
     }

@@ -10,10 +10,10 @@ from importlib import metadata
 from typing import Any
 
 from lens_diversity import _bridge
-from lens_diversity.capture import module_of
 from lens_diversity.evaluation.prompts import Encoded
 from lens_diversity.models import describe_model
 from lens_diversity.tasks import Task
+from lens_diversity.units import member_names
 
 FORMAT = 1
 
@@ -61,6 +61,7 @@ def run_header(
     encoded: Encoded,
     settings: Mapping[str, Any],
     batch_size: int,
+    unit: str = "sublayer",
 ) -> dict[str, Any]:
     """Describe a run before its first forward pass.
 
@@ -70,11 +71,12 @@ def run_header(
         encoded: The task in the model's tokens.
         settings: What else the numbers depend on.
         batch_size: Examples a forward pass.
+        unit: What a member is; the labels say it.
 
     Returns:
         What `run.json` holds, but for the shards: plain values only.
     """
-    labels = list(_bridge.component_hooks(model))
+    labels, modules = member_names(model, unit)
     return {
         "format": FORMAT,
         "model": model_identity(model),
@@ -90,7 +92,7 @@ def run_header(
         "device": str(model.W_U.device),
         **made_now(),
         "labels": labels,
-        "modules": [module_of(label) for label in labels],
+        "modules": modules,
     }
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lens_diversity.capture import ComponentStack
+from lens_diversity.neurons import Stack
 from lens_diversity.readout import Readout, Reconstruction, check_reconstruction
 
 _SAMPLED_TOKENS = 64
@@ -19,7 +19,7 @@ def sampled_tokens(readout: Readout) -> Int[Tensor, " token"]:
     return steps * (readout.d_vocab // count)
 
 
-def check_on_sample(stack: ComponentStack, dtype: torch.dtype) -> Reconstruction:
+def check_on_sample(stack: Stack, dtype: torch.dtype) -> Reconstruction:
     """Compare the summed components with the model's own readout, its logits at a few tokens.
 
     Raises:
@@ -28,8 +28,8 @@ def check_on_sample(stack: ComponentStack, dtype: torch.dtype) -> Reconstruction
     if 0 in stack.batch_shape:
         raise ValueError(f"there are no rows to analyse: {stack}")
     readout = stack.readout
-    ids = sampled_tokens(readout).to(stack.values.device)
-    total = stack.values.to(dtype).sum(0)
+    ids = sampled_tokens(readout).to(stack.device)
+    total = stack.total(dtype)
     normalised = readout.normalise(total, stack.stream.scale.to(dtype))
     logits = readout.project(normalised, ids) + readout.constant(ids, like=total)
     return check_reconstruction(stack, logits, ids)

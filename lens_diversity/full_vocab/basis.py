@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lens_diversity.capture import ComponentStack
 from lens_diversity.readout import Readout
+from lens_diversity.stack import ComponentStack
 
 # What one chunk of the unembedding may take in float64 while moments are accumulated.
 _CHUNK_BYTES = 16 * 2**20

@@ -9,12 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lens_diversity.capture import ComponentStack
 from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.gram import compact_vocabulary
 from lens_diversity.full_vocab.targets import ResidualTarget, flat_targets
 from lens_diversity.readout import CONSTANTS, place_constant, readout_dtype, without_autocast
+from lens_diversity.stack import ComponentStack
 
 
 @without_autocast

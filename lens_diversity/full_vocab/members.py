@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lens_diversity.capture import ComponentStack
 from lens_diversity.decomposition._members import check_members
 from lens_diversity.full_vocab._sample import check_on_sample
 from lens_diversity.full_vocab.basis import VocabularyBasis
@@ -23,6 +22,7 @@ from lens_diversity.full_vocab.softmax import (
 )
 from lens_diversity.full_vocab.targets import flat_targets
 from lens_diversity.readout import CONSTANTS, place_constant, readout_dtype, without_autocast
+from lens_diversity.stack import ComponentStack
 
 
 @dataclass(frozen=True, eq=False)

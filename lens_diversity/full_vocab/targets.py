@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lens_diversity.capture import ComponentStack
 from lens_diversity.full_vocab._sample import check_on_sample
+from lens_diversity.neurons import Stack
 from lens_diversity.readout import Readout, readout_dtype
 
 
@@ -42,7 +42,7 @@ class ResidualTarget:
     """Factor on the logits."""
 
     @classmethod
-    def from_stack(cls, stack: ComponentStack, scale: float = 1.0) -> ResidualTarget:
+    def from_stack(cls, stack: Stack, scale: float = 1.0) -> ResidualTarget:
         """The logits of a stack's own stream, its final norm held as the model computed it.
 
         Args:
@@ -56,9 +56,9 @@ class ResidualTarget:
         Raises:
             ValueError: If the components do not sum to what the model computed.
         """
-        dtype = readout_dtype(stack.values.dtype, None)
+        dtype = readout_dtype(stack.dtype, None)
         check_on_sample(stack, dtype)
-        total = stack.values.to(dtype).sum(0)
+        total = stack.total(dtype)
         normalised = stack.readout.normalise(total, stack.stream.scale.to(dtype))
         return cls(normalised + stack.readout.norm_constant(total), stack.readout, scale)
 
@@ -128,7 +128,7 @@ Targets = Tensor | Sequence[int] | int | ResidualTarget
 
 
 def flat_targets(
-    targets: Targets, stack: ComponentStack, ids: Int[Tensor, " vocab"] | None, loss: str
+    targets: Targets, stack: Stack, ids: Int[Tensor, " vocab"] | None, loss: str
 ) -> Tensor | ResidualTarget:
     """Validate targets and flatten them to one row per row of the stack."""
     shape, d_vocab = stack.batch_shape, stack.readout.d_vocab
@@ -140,8 +140,8 @@ def flat_targets(
             )
         targets.check(shape, d_vocab)
         rows = targets.rows()
-        return rows if ids is None else rows.logits(ids).to(stack.values.device)
-    given = torch.as_tensor(targets).to(stack.values.device)
+        return rows if ids is None else rows.logits(ids).to(stack.device)
+    given = torch.as_tensor(targets).to(stack.device)
     if given.is_floating_point():
         if loss != "squared":
             raise TypeError(

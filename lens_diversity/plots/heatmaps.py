@@ -206,13 +206,20 @@ def _layers(column: Any) -> list[int | None]:
 
 
 def _columns(frame: Any) -> list[str]:
-    """Modules are the columns; several embeddings (token and position) get one each."""
+    """Modules, heads and neurons are the columns; embeddings (token, position) get one each."""
     return [
-        label if layer is None else module
+        label if layer is None else _column(label, module)
         for label, module, layer in zip(
             frame["label"], frame["module"], _layers(frame["layer"]), strict=True
         )
     ]
+
+
+def _column(label: str, module: str) -> str:
+    """``L3H2`` stands in the column ``H2``, the bias of layer 3's attention in ``attn bias``."""
+    if label.startswith("L"):
+        return label.lstrip("L").lstrip("0123456789")
+    return f"{module} bias" if label.endswith("_bias") else module
 
 
 def _axis_names(tokens: Sequence[str] | None, count: int, axis: str) -> list[str]:

@@ -13,7 +13,6 @@ import torch
 
 from lens_diversity import _bridge
 from lens_diversity._choices import check_choice
-from lens_diversity.capture import module_of
 from lens_diversity.decomposition.losses import check_loss
 from lens_diversity.ensemble import COMBINES, GAUGES, decompose
 from lens_diversity.evaluation._progress import progress_bar
@@ -34,6 +33,7 @@ from lens_diversity.profiling.texts import TextSource, digest, open_texts
 from lens_diversity.profiling.windows import batches_of, windows_of
 from lens_diversity.readout import CONSTANTS, readout_dtype
 from lens_diversity.tasks import tokenize_prompts
+from lens_diversity.units import member_names
 
 _CONTEXT = 512
 
@@ -54,6 +54,7 @@ def profile(
     context: int | None = None,
     batch_size: int = 4,
     constant: str = "spread",
+    unit: str = "sublayer",
     dtype: torch.dtype | None = None,
     memory_budget: int = DEFAULT_BUDGET,
     save_every: int = 64,
@@ -87,6 +88,7 @@ def profile(
         batch_size: Windows a forward pass. Activations of one batch are held:
             ``components x batch_size x context x d_model`` numbers, twice.
         constant: As in `decompose`.
+        unit: As in `decompose`; with ``"neuron"`` only ``loss="squared"``.
         dtype: Precision of the readout, ``torch.float32`` or ``torch.float64``.
         memory_budget: Bytes the decomposition may use beside the activations.
         save_every: Documents a shard, which is what a stopped run loses at most.
@@ -118,6 +120,9 @@ def profile(
     check_choice("combine", combine, COMBINES)
     check_choice("gauge", gauge, GAUGES)
     check_choice("constant", constant, CONSTANTS)
+    check_choice("unit", unit, _bridge.UNITS)
+    if unit == "neuron" and loss != "squared":
+        raise ValueError(f'unit="neuron" takes loss="squared" over the vocabulary, got {loss!r}')
     check_budget(memory_budget)
     if is_launched():
         raise ValueError(
@@ -134,6 +139,7 @@ def profile(
         "combine": combine,
         "gauge": gauge,
         "constant": constant,
+        "unit": unit,
         "context": _window_length(context, int(model.cfg.n_ctx)),
         "readout_dtype": str(precision).removeprefix("torch."),
         "save_every": save_every,
@@ -170,6 +176,7 @@ class _Measure:
         self._model = model
         self._options = options
         self._batch_size = batch_size
+        self._unit = str(header["settings"]["unit"])
         self._context = int(header["settings"]["context"])
         self._save_every = int(header["settings"]["save_every"])
         self._membership = torch.from_numpy(module_membership(header["modules"]))
@@ -211,8 +218,8 @@ class _Measure:
         n_components = self._membership.shape[1]
         sums = ShardSums(len(texts), n_components, self._membership, self._context)
         for batch in batches_of(windows, self._batch_size):
-            stack = scored_stack(self._model, batch)
-            targets = batch.targets.to(stack.values.device)
+            stack = scored_stack(self._model, batch, self._unit)
+            targets = batch.targets.to(stack.device)
             sums.add(batch, decompose(stack, targets, **self._options))
             before = len(remaining)
             remaining -= Counter(batch.documents_of_windows)
@@ -272,8 +279,7 @@ def _window_length(context: int | None, n_ctx: int) -> int:
 def _header(
     model: Any, source: TextSource, settings: Mapping[str, Any], batch_size: int
 ) -> dict[str, Any]:
-    labels = list(_bridge.component_hooks(model))
-    modules = [module_of(label) for label in labels]
+    labels, modules = member_names(model, settings["unit"])
     if settings["constant"] == "component":
         labels, modules = [*labels, "constant"], [*modules, "constant"]
     return {

@@ -5,7 +5,7 @@ import torch
 from transformer_lens import ActivationCache
 
 import lens_diversity as ld
-from lens_diversity.capture import ComponentStack
+from lens_diversity.stack import ComponentStack
 from tests.families import FAMILIES, UNSUPPORTED, build, build_unsupported
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lens_diversity as ld
-from lens_diversity.capture import ComponentStack
+from lens_diversity.stack import ComponentStack
 from tests.families import build
 
 EXACT = ("squared", "brier", "cross_entropy")

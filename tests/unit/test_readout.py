@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import lens_diversity as ld
 from lens_diversity._bridge import read_readout
-from lens_diversity.capture import ComponentStack
+from lens_diversity.stack import ComponentStack
 from tests.families import FAMILIES, build
 
 TOKENS = torch.randint(3, 60, (3, 8), generator=torch.Generator().manual_seed(1))

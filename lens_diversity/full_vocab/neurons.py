@@ -1,0 +1,233 @@
+"""Squared quantities of neurons over the vocabulary, with numbers instead of vectors for each.
+
+A neuron's logits are ``alpha_n b_n``: a number for each position times a fixed vector over the
+vocabulary. So ``|alpha b - x|^2 = alpha^2 |b|^2 - 2 alpha b.x + |x|^2``, with ``|b|^2`` made once
+for each layer and ``b.x`` for all its neurons one product with the output matrix, as large as the
+one that the MLP itself makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lens_diversity.decomposition._members import require_every_weight
+from lens_diversity.decomposition.terms import AmbiguityTerms
+from lens_diversity.full_vocab.basis import VocabularyBasis
+from lens_diversity.full_vocab.gram import CompactVocabulary, compact_vocabulary
+from lens_diversity.neurons import NeuronLayer, NeuronStack
+
+# Rows of an output matrix that are compared to notice that it was changed.
+_SAMPLED_ROWS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronMembers:
+    """The members of a `NeuronStack` over the pseudo-tokens of the vocabulary."""
+
+    stack: NeuronStack
+    basis: VocabularyBasis
+    vocabulary: CompactVocabulary
+    tokens: Float[Tensor, "basis pseudo"]
+    """The basis at the pseudo-tokens, in the gauge."""
+    others: Float[Tensor, "other row basis"]
+    """Coefficients of the members that are no neurons."""
+    kappa: Float[Tensor, " basis"]
+    """Coefficients of the constant."""
+    gauge: str
+
+    @classmethod
+    def of(
+        cls, stack: NeuronStack, basis: VocabularyBasis, dtype: torch.dtype, gauge: str = "model"
+    ) -> NeuronMembers:
+        """Prepare the members of a stack of rows."""
+        others, kappa = basis.components(stack.others, dtype)
+        vocabulary = compact_vocabulary(basis)
+        tokens = vocabulary.tokens(like=others)
+        if gauge == "centred":
+            tokens = tokens - tokens.mean(1, keepdim=True)
+        return cls(stack, basis, vocabulary, tokens, others, kappa, gauge)
+
+    def layers(
+        self,
+    ) -> Iterator[tuple[slice, Float[Tensor, "row neuron"], Float[Tensor, "neuron basis"], Tensor]]:
+        """Slots, ``alpha``, coefficients of ``b`` and ``E_j b_j^2`` of each layer's neurons."""
+        scale = self.stack.stream.scale.to(self.others)
+        for layer in self.stack.layers:
+            alphas = layer.activations.to(self.others) / scale
+            directions = _coefficients(layer.directions, layer.gain, self.basis, self.others)
+            yield layer.slots, alphas, directions, self._squares(layer, directions)
+
+    def at_tokens(self, coefficients: Float[Tensor, "*rest basis"]) -> Tensor:
+        """Logits over the pseudo-tokens."""
+        return coefficients @ self.tokens
+
+    def inner(self, logits: Float[Tensor, "*rest pseudo"]) -> Float[Tensor, "*rest basis"]:
+        """What the coefficients of a vector are multiplied with for its mean product with these."""
+        return logits @ self.tokens.T / self.tokens.shape[1]
+
+    def _squares(self, layer: NeuronLayer, directions: Tensor) -> Float[Tensor, " neuron"]:
+        kept = _SQUARES.setdefault(layer.directions.untyped_storage(), [])
+        for entry in kept:
+            if entry.fits(self, layer):
+                return entry.squares.to(directions.device)
+        with torch.no_grad(), torch.inference_mode(False):
+            entry = _Squares.make(self, layer, directions.detach().clone())
+        kept[:] = [*kept[-3:], entry]
+        return entry.squares
+
+
+def neuron_ambiguity(
+    members: NeuronMembers,
+    target: Float[Tensor, "row pseudo"],
+    weights: Float[Tensor, " component"],
+    constant: str,
+    combine: str,
+) -> AmbiguityTerms:
+    """`krogh_vedelsby` over the vocabulary with every neuron a member.
+
+    Args:
+        members: The members of a few rows.
+        target: On the pseudo-tokens.
+        weights: Of all members in stream order, and last of the constant if it is one.
+        constant: ``"spread"``, ``"component"`` or ``"drop"``.
+        combine: ``"mean"`` or ``"sum"``.
+
+    Raises:
+        ValueError: If a weight is zero with ``"sum"``.
+    """
+    count = len(weights)
+    if combine == "sum":
+        require_every_weight(weights)
+    factors = 1 / weights if combine == "sum" else torch.ones_like(weights)
+    # Everything is relative to the first member's share of the constant, which with uniform
+    # weights is every member's: then the constant drops out of all differences.
+    kappa = members.at_tokens(members.kappa)
+    share = factors[0] / count if constant == "spread" else factors.new_zeros(())
+    extra = (factors - factors[0]) / count if constant == "spread" else torch.zeros_like(factors)
+    slots = torch.tensor(list(members.stack.slots), device=weights.device)
+    others = members.at_tokens(members.others) * factors[slots, None, None]
+    others = others + extra[slots, None, None] * kappa
+    if constant == "component":
+        slots = torch.cat([slots, slots.new_tensor([count - 1])])
+        last = (factors[-1] * kappa).expand_as(others[:1])
+        others = torch.cat([others, last])
+
+    pull = torch.zeros_like(members.others[0])
+    for layer, alphas, directions, _ in members.layers():
+        pull += (alphas * (weights * factors)[layer]) @ directions
+    centroid = members.at_tokens(pull) + torch.tensordot(weights[slots], others, 1)
+    centroid += (weights * extra).sum() * kappa - (weights * extra)[slots].sum() * kappa
+    goal = target - share * kappa
+
+    diversity = weights.new_zeros(count, len(target))
+    bias = torch.zeros_like(diversity)
+    diversity[slots] = (others - centroid).square().mean(-1)
+    bias[slots] = (others - goal).square().mean(-1)
+    for layer, alphas, directions, squares in members.layers():
+        own = factors[layer] * alphas
+        along = directions @ members.inner(kappa)
+        size = own.square() * squares + extra[layer] * (
+            2 * own * along + extra[layer] * kappa.square().mean()
+        )
+        for terms, point in ((diversity, centroid), (bias, goal)):
+            cross = own * (members.inner(point) @ directions.T)
+            cross += extra[layer] * (point @ kappa / len(kappa)).unsqueeze(1)
+            found = size - 2 * cross + point.square().mean(-1, keepdim=True)
+            terms[layer] = found.clamp_min(0).T
+    error = (centroid - goal).square().mean(-1)
+    return AmbiguityTerms.averaged(error, bias, diversity, weights)
+
+
+def neuron_leave_one_out(
+    members: NeuronMembers, target: Float[Tensor, "row pseudo"], combine: str
+) -> Float[Tensor, "component row"]:
+    """Squared error over the vocabulary without each member, see `leave_one_out`."""
+    count = len(members.stack)
+    kappa = members.at_tokens(members.kappa)
+    pull = members.others.sum(0)
+    for _, alphas, directions, _ in members.layers():
+        pull += alphas @ directions
+    total = members.at_tokens(pull)
+    if combine == "sum":
+        step, miss = 1.0, target - kappa - total
+    else:
+        step = 1 / (count - 1)
+        miss = target - kappa / count - total * step
+    errors = target.new_zeros(count, len(target))
+    others = miss + step * members.at_tokens(members.others)
+    errors[list(members.stack.slots)] = others.square().mean(-1)
+    for layer, alphas, directions, squares in members.layers():
+        own = step * alphas
+        cross = own * (members.inner(miss) @ directions.T)
+        found = own.square() * squares + 2 * cross + miss.square().mean(-1, keepdim=True)
+        errors[layer] = found.clamp_min(0).T
+    return errors
+
+
+def _coefficients(
+    directions: Float[Tensor, "neuron d_model"],
+    gain: Float[Tensor, " d_model"] | None,
+    basis: VocabularyBasis,
+    like: Tensor,
+) -> Float[Tensor, "neuron basis"]:
+    """What neurons write at activation one, through the final norm at statistic one."""
+    directions = directions.to(like)
+    if gain is not None:
+        directions = directions * gain.to(like)
+    fixed = basis.readout.normalise(directions, torch.ones_like(directions[:, :1]))
+    return basis.widen(fixed, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Squares:
+    """Squared sizes of a layer's neurons, with what tells whether they still hold."""
+
+    squares: Float[Tensor, " neuron"]
+    vocabulary: CompactVocabulary
+    layout: tuple[object, ...]
+    sample: Tensor
+
+    @classmethod
+    def make(
+        cls, members: NeuronMembers, layer: NeuronLayer, directions: Float[Tensor, "neuron basis"]
+    ) -> _Squares:
+        axes = members.vocabulary.axes(like=directions)
+        if members.gauge == "centred":
+            axes = axes[:-1]
+        squares = torch.zeros_like(directions[:, 0])
+        for first, block in axes:
+            squares += (directions[:, first:] @ block).square().sum(1)
+        layout = _layout(members, layer)
+        sample = _sample(members, layer)
+        return cls(squares / members.basis.d_vocab, members.vocabulary, layout, sample)
+
+    def fits(self, members: NeuronMembers, layer: NeuronLayer) -> bool:
+        return (
+            self.vocabulary is members.vocabulary
+            and self.layout == _layout(members, layer)
+            and torch.equal(self.sample, _sample(members, layer))
+        )
+
+
+# By the memory that holds an output matrix, which lives as long as the model.
+_SQUARES: WeakKeyDictionary[torch.UntypedStorage, list[_Squares]] = WeakKeyDictionary()
+
+
+def _layout(members: NeuronMembers, layer: NeuronLayer) -> tuple[object, ...]:
+    weight = layer.directions
+    version = None if weight.is_inference() else weight._version
+    given = (weight.data_ptr(), weight.shape, weight.stride(), weight.dtype, version)
+    return (*given, members.gauge, members.others.dtype)
+
+
+def _sample(members: NeuronMembers, layer: NeuronLayer) -> Tensor:
+    """Some of the neurons' coefficients: these show a change of any weight on the way."""
+    step = max(1, len(layer.directions) // _SAMPLED_ROWS)
+    few = layer.directions[::step]
+    return _coefficients(few, layer.gain, members.basis, members.others).detach().clone()
