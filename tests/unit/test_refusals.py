@@ -96,9 +96,9 @@ def test_a_mask_that_hides_the_position_is_refused(llama):
     with pytest.raises(ValueError, match=r"padding in rows \[1\]"):
         ld.decompose(cache, GOLD, attention_mask=mask)
     stack = ld.component_stack(cache, "last", attention_mask=mask)
-    with pytest.raises(ValueError, match="has its positions already"):
+    with pytest.raises(ValueError, match="has its positions and units already"):
         ld.decompose(stack, GOLD, attention_mask=mask)
-    with pytest.raises(ValueError, match="has its positions already"):
+    with pytest.raises(ValueError, match="has its positions and units already"):
         ld.decompose(stack, GOLD, pos=0)
 
 

@@ -168,7 +168,7 @@ def test_the_remainder_is_a_member():
     model = build("gpt2")
 
     def push(stream, hook):
-        return stream + 0.5
+        return stream + torch.linspace(-1, 1, stream.shape[-1])
 
     with model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", push)]):
         cache = cached(model, TOKENS)
