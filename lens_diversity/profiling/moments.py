@@ -89,4 +89,4 @@ class RatioMoments:
             freedom = np.where(self.documents > 1, self.documents - 1, np.nan)
             error = np.sqrt(self.documents / freedom * squares) / self.x
             half = stats.t.ppf((1 + level) / 2, freedom) * error
-        return Interval(mean, mean - half, mean + half)
+        return Interval(*map(np.asarray, (mean, mean - half, mean + half)))
