@@ -156,7 +156,8 @@ class EnsembleInput:
             )
         basis = VocabularyBasis.of(stack.readout)
         vocabulary = compact_vocabulary(basis)
-        for rows in self._slices(1, self.memory_budget // (2 * _TEMPORARIES)):
+        # Two terms of every member, and room for those of one layer again.
+        for rows in self._slices(2, 3 * self.memory_budget // 4):
             part = stack.select_rows(rows)
             found = check_on_sample(part, self.dtype)
             targets = vocabulary.target(basis, self.targets[rows])

@@ -123,8 +123,9 @@ def decompose(
     worst = max(checks, key=lambda check: check.error)
 
     def joined(name: str, *lead: int) -> Tensor:
-        terms = torch.cat([getattr(part, name) for part in parts], -1)
-        return terms.reshape((*lead, *ensemble.shape))
+        terms = [getattr(part, name) for part in parts]
+        whole = terms[0] if len(terms) == 1 else torch.cat(terms, -1)
+        return whole.reshape((*lead, *ensemble.shape))
 
     return Decomposition(
         error=joined("error"),

@@ -25,16 +25,45 @@ class NeuronLayer:
     """Weight of a norm after the MLP, if any."""
     first: int
     """Index of the first of them among the members of the stack."""
+    together: Float[Tensor, "*batch d_model"]
+    """The sum of what they write."""
+
+    @classmethod
+    def of(
+        cls, activations: Tensor, directions: Tensor, gain: Tensor | None, first: int
+    ) -> NeuronLayer:
+        """Sum what the neurons write."""
+        return cls(activations, directions, gain, first, _summed(activations, directions, gain))
 
     @property
     def slots(self) -> slice:
         """Their indices among the members of the stack."""
         return slice(self.first, self.first + len(self.directions))
 
+    def weighted(self, activations: Float[Tensor, "*batch neuron"]) -> Tensor:
+        """What they would write together at other activations, in the dtype of these."""
+        return _summed(activations, self.directions, self.gain)
+
     def written(self, dtype: torch.dtype) -> Float[Tensor, "*batch d_model"]:
-        """What they write together."""
-        total = self.activations.to(dtype) @ self.directions.to(dtype)
-        return total if self.gain is None else total * self.gain.to(total)
+        """What they write together, summed in ``dtype``."""
+        if dtype == self.together.dtype:
+            return self.together
+        return self.weighted(self.activations.to(dtype))
+
+    def products(self, vectors: Float[Tensor, "row d_model"]) -> Float[Tensor, "row neuron"]:
+        """Products of each neuron's direction with vectors of the stream."""
+        if self.gain is not None:
+            vectors = vectors * self.gain.to(vectors)
+        return vectors @ self.directions.to(vectors).T
+
+
+def _summed(
+    activations: Float[Tensor, "*batch neuron"],
+    directions: Float[Tensor, "neuron d_model"],
+    gain: Float[Tensor, " d_model"] | None,
+) -> Float[Tensor, "*batch d_model"]:
+    total = activations @ directions.to(activations)
+    return total if gain is None else total * gain.to(total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +148,7 @@ class NeuronStack:
                 layer,
                 activations=layer.activations.to(device),
                 directions=layer.directions.to(device),
+                together=layer.together.to(device),
             )
             for layer in self.layers
         ]
@@ -127,14 +157,21 @@ class NeuronStack:
     def rows(self) -> NeuronStack:
         """The same stack with all batch axes flattened into one."""
         layers = [
-            replace(layer, activations=layer.activations.reshape(-1, layer.activations.shape[-1]))
+            replace(
+                layer,
+                activations=layer.activations.reshape(-1, layer.activations.shape[-1]),
+                together=layer.together.reshape(-1, layer.together.shape[-1]),
+            )
             for layer in self.layers
         ]
         return replace(self, others=self.others.rows(), layers=layers)
 
     def select_rows(self, rows: slice) -> NeuronStack:
         """Part of a stack along its first batch axis."""
-        layers = [replace(layer, activations=layer.activations[rows]) for layer in self.layers]
+        layers = [
+            replace(layer, activations=layer.activations[rows], together=layer.together[rows])
+            for layer in self.layers
+        ]
         return replace(self, others=self.others.select_rows(rows), layers=layers)
 
     def with_remainder(self) -> NeuronStack:

@@ -89,6 +89,14 @@ class Readout:
             return values
         return values * (self.norm_weight.to(values) + self.norm_weight_offset)
 
+    def normalise_adjoint(
+        self, vectors: Float[Tensor, "... d_model"]
+    ) -> Float[Tensor, "... d_model"]:
+        """Transpose `normalise` at scale one: ``A z . v = z . A^T v``."""
+        if self.norm_weight is not None:
+            vectors = vectors * (self.norm_weight.to(vectors) + self.norm_weight_offset)
+        return vectors - vectors.mean(-1, keepdim=True) if self.centred else vectors
+
     def norm_constant(self, like: Tensor) -> Float[Tensor, " d_model"]:
         """``b``: what the final norm adds whatever it reads, in the dtype and place of ``like``."""
         if self.norm_bias is None:

@@ -202,12 +202,12 @@ def _neuron_layer(
     if found.statistic is not None:
         activations = activations / found.statistic
     weight = writer.weight.squeeze(1).to(own.device)
-    layer = NeuronLayer(activations, weight, writer.gain, first)
+    layer = NeuronLayer.of(activations, weight, writer.gain, first)
     bias = None
     if writer.bias is not None:
         bias = writer.scaled(writer.bias.to(activations).expand(own.shape), found.statistic)
-    total = layer.written(activations.dtype)
-    _require_sum(total if bias is None else total + bias, own, label, "neurons")
+    total = layer.together if bias is None else layer.together + bias
+    _require_sum(total, own, label, "neurons")
     return layer, bias
 
 

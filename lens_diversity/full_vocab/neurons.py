@@ -53,31 +53,43 @@ class NeuronMembers:
             tokens = tokens - tokens.mean(1, keepdim=True)
         return cls(stack, basis, vocabulary, tokens, others, kappa, gauge)
 
-    def layers(
-        self,
-    ) -> Iterator[tuple[slice, Float[Tensor, "row neuron"], Float[Tensor, "neuron basis"], Tensor]]:
-        """Slots, ``alpha``, coefficients of ``b`` and ``E_j b_j^2`` of each layer's neurons."""
+    def layers(self) -> Iterator[tuple[NeuronLayer, Float[Tensor, "row neuron"], Tensor]]:
+        """Each layer with ``alpha`` and ``E_j b_j^2`` of its neurons."""
         scale = self.stack.stream.scale.to(self.others)
         for layer in self.stack.layers:
-            alphas = layer.activations.to(self.others) / scale
-            directions = _coefficients(layer.directions, layer.gain, self.basis, self.others)
-            yield layer.slots, alphas, directions, self._squares(layer, directions)
+            yield layer, layer.activations.to(self.others) / scale, self._squares(layer)
+
+    def together(self, weights: Float[Tensor, " component"]) -> Float[Tensor, "row basis"]:
+        """Coefficients of the weighted sum of all neurons."""
+        total = torch.zeros_like(self.stack.others.values[0], dtype=self.others.dtype)
+        if bool((weights == weights[0]).all()):
+            total = total + sum(layer.written(total.dtype) for layer in self.stack.layers)
+            total = weights[0] * total
+        else:
+            for layer in self.stack.layers:
+                total = total + layer.weighted(
+                    layer.activations.to(total) * weights[layer.slots].to(total)
+                )
+        scale = self.stack.stream.scale.to(total)
+        return self.basis.widen(self.basis.readout.normalise(total, scale), 0.0)
 
     def at_tokens(self, coefficients: Float[Tensor, "*rest basis"]) -> Tensor:
         """Logits over the pseudo-tokens."""
         return coefficients @ self.tokens
 
-    def inner(self, logits: Float[Tensor, "*rest pseudo"]) -> Float[Tensor, "*rest basis"]:
-        """What the coefficients of a vector are multiplied with for its mean product with these."""
-        return logits @ self.tokens.T / self.tokens.shape[1]
+    def towards(self, logits: Float[Tensor, "*row pseudo"]) -> Float[Tensor, "*row d_model"]:
+        """What a direction is multiplied with for its mean product with these logits."""
+        readout = self.basis.readout
+        inner = logits @ self.tokens[: readout.W_U.shape[0]].T / self.tokens.shape[1]
+        return readout.logit_scale * readout.normalise_adjoint(inner)
 
-    def _squares(self, layer: NeuronLayer, directions: Tensor) -> Float[Tensor, " neuron"]:
+    def _squares(self, layer: NeuronLayer) -> Float[Tensor, " neuron"]:
         kept = _SQUARES.setdefault(layer.directions.untyped_storage(), [])
         for entry in kept:
             if entry.fits(self, layer):
-                return entry.squares.to(directions.device)
+                return entry.squares.to(self.others.device)
         with torch.no_grad(), torch.inference_mode(False):
-            entry = _Squares.make(self, layer, directions.detach().clone())
+            entry = _Squares.make(self, layer)
         kept[:] = [*kept[-3:], entry]
         return entry.squares
 
@@ -118,28 +130,28 @@ def neuron_ambiguity(
         last = (factors[-1] * kappa).expand_as(others[:1])
         others = torch.cat([others, last])
 
-    pull = torch.zeros_like(members.others[0])
-    for layer, alphas, directions, _ in members.layers():
-        pull += (alphas * (weights * factors)[layer]) @ directions
-    centroid = members.at_tokens(pull) + torch.tensordot(weights[slots], others, 1)
-    centroid += (weights * extra).sum() * kappa - (weights * extra)[slots].sum() * kappa
+    product = torch.ones_like(weights) if combine == "sum" else weights
+    centroid = members.at_tokens(members.together(product[: len(members.stack)]))
+    centroid = centroid + torch.tensordot(weights[slots], others, 1)
+    centroid = centroid + ((weights * extra).sum() - (weights * extra)[slots].sum()) * kappa
     goal = target - share * kappa
 
-    diversity = weights.new_zeros(count, len(target))
-    bias = torch.zeros_like(diversity)
+    diversity = weights.new_empty(count, len(target))
+    bias = torch.empty_like(diversity)
     diversity[slots] = (others - centroid).square().mean(-1)
     bias[slots] = (others - goal).square().mean(-1)
-    for layer, alphas, directions, squares in members.layers():
-        own = factors[layer] * alphas
-        along = directions @ members.inner(kappa)
-        size = own.square() * squares + extra[layer] * (
-            2 * own * along + extra[layer] * kappa.square().mean()
-        )
-        for terms, point in ((diversity, centroid), (bias, goal)):
-            cross = own * (members.inner(point) @ directions.T)
-            cross += extra[layer] * (point @ kappa / len(kappa)).unsqueeze(1)
-            found = size - 2 * cross + point.square().mean(-1, keepdim=True)
-            terms[layer] = found.clamp_min(0).T
+    points = [_Point.of(members, logits, kappa) for logits in (centroid, goal)]
+    uneven = bool(extra.any())
+    for layer, alphas, squares in members.layers():
+        own, shift = factors[layer.slots] * alphas, extra[layer.slots]
+        for terms, point in zip((diversity, bias), points, strict=True):
+            found = own * (own * squares - 2 * layer.products(point.towards)) + point.square
+            if uneven:
+                along = layer.products(members.towards(kappa).unsqueeze(0))
+                found = found + shift * (
+                    2 * own * along + shift * kappa.square().mean() - 2 * point.kappa
+                )
+            terms[layer.slots] = found.clamp_min(0).T
     error = (centroid - goal).square().mean(-1)
     return AmbiguityTerms.averaged(error, bias, diversity, weights)
 
@@ -150,10 +162,7 @@ def neuron_leave_one_out(
     """Squared error over the vocabulary without each member, see `leave_one_out`."""
     count = len(members.stack)
     kappa = members.at_tokens(members.kappa)
-    pull = members.others.sum(0)
-    for _, alphas, directions, _ in members.layers():
-        pull += alphas @ directions
-    total = members.at_tokens(pull)
+    total = members.at_tokens(members.together(kappa.new_ones(count)) + members.others.sum(0))
     if combine == "sum":
         step, miss = 1.0, target - kappa - total
     else:
@@ -162,12 +171,28 @@ def neuron_leave_one_out(
     errors = target.new_zeros(count, len(target))
     others = miss + step * members.at_tokens(members.others)
     errors[list(members.stack.slots)] = others.square().mean(-1)
-    for layer, alphas, directions, squares in members.layers():
+    point = _Point.of(members, miss, kappa)
+    for layer, alphas, squares in members.layers():
         own = step * alphas
-        cross = own * (members.inner(miss) @ directions.T)
-        found = own.square() * squares + 2 * cross + miss.square().mean(-1, keepdim=True)
-        errors[layer] = found.clamp_min(0).T
+        found = own * (own * squares + 2 * layer.products(point.towards)) + point.square
+        errors[layer.slots] = found.clamp_min(0).T
     return errors
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """What the distances of neurons from logits are made of: means of products over the tokens."""
+
+    towards: Float[Tensor, "row d_model"]
+    square: Float[Tensor, "row 1"]
+    kappa: Float[Tensor, "row 1"]
+
+    @classmethod
+    def of(
+        cls, members: NeuronMembers, logits: Float[Tensor, "row pseudo"], kappa: Tensor
+    ) -> _Point:
+        square = logits.square().mean(-1, keepdim=True)
+        return cls(members.towards(logits), square, (logits * kappa).mean(-1, keepdim=True))
 
 
 def _coefficients(
@@ -194,9 +219,9 @@ class _Squares:
     sample: Tensor
 
     @classmethod
-    def make(
-        cls, members: NeuronMembers, layer: NeuronLayer, directions: Float[Tensor, "neuron basis"]
-    ) -> _Squares:
+    def make(cls, members: NeuronMembers, layer: NeuronLayer) -> _Squares:
+        given = (layer.gain, members.basis, members.others)
+        directions = _coefficients(layer.directions, *given).detach()
         axes = members.vocabulary.axes(like=directions)
         if members.gauge == "centred":
             axes = axes[:-1]

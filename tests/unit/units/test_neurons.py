@@ -39,7 +39,9 @@ def stacks(draw):
         slots.append(len(labels))
         labels.append(f"{index}_attn_out")
         gain = 1 + 0.3 * normal(d_model) if draw(st.booleans()) else None
-        layers.append(NeuronLayer(normal(rows, count), normal(count, d_model), gain, len(labels)))
+        layers.append(
+            NeuronLayer.of(normal(rows, count), normal(count, d_model), gain, len(labels))
+        )
         labels += [f"L{index}N{unit}" for unit in range(count)]
     others = ld.ComponentStack.from_values(normal(len(slots), rows, d_model), readout)
     total = others.values.sum(0) + sum(layer.written(torch.float64) for layer in layers)
@@ -115,7 +117,10 @@ def test_gradients_reach_the_activations():
     stack = ld.component_stack(cache, unit="neuron")
     layer = stack.layers[0]
     activations = layer.activations.detach().requires_grad_()
-    layers = [NeuronLayer(activations, layer.directions, layer.gain, layer.first), stack.layers[1]]
+    layers = [
+        NeuronLayer.of(activations, layer.directions, layer.gain, layer.first),
+        stack.layers[1],
+    ]
     stack = NeuronStack(stack.others, stack.slots, layers, stack.labels, stack.modules)
     by_activations = ld.decompose(stack, TOKENS[:, -1], None, "squared").diversity.sum()
     (found,) = torch.autograd.grad(by_activations, activations)
