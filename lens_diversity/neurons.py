@@ -52,9 +52,16 @@ class NeuronLayer:
 
     def products(self, vectors: Float[Tensor, "row d_model"]) -> Float[Tensor, "row neuron"]:
         """Products of each neuron's direction with vectors of the stream."""
-        if self.gain is not None:
-            vectors = vectors * self.gain.to(vectors)
-        return vectors @ self.directions.to(vectors).T
+        return self._gained(vectors) @ self.directions.to(vectors).T
+
+    def less_twice_products(
+        self, start: Float[Tensor, "row neuron"], vectors: Float[Tensor, "row d_model"]
+    ) -> Float[Tensor, "row neuron"]:
+        """``start - 2 products(vectors)`` in one pass."""
+        return torch.addmm(start, self._gained(vectors), self.directions.to(vectors).T, alpha=-2)
+
+    def _gained(self, vectors: Tensor) -> Tensor:
+        return vectors if self.gain is None else vectors * self.gain.to(vectors)
 
 
 def _summed(

@@ -144,14 +144,13 @@ def neuron_ambiguity(
     uneven = bool(extra.any())
     for layer, alphas, squares in members.layers():
         own, shift = factors[layer.slots] * alphas, extra[layer.slots]
+        lengths = own * squares
         for terms, point in zip((diversity, bias), points, strict=True):
-            found = own * (own * squares - 2 * layer.products(point.towards)) + point.square
+            found = point.distances(layer, own, lengths)
             if uneven:
-                along = layer.products(members.towards(kappa).unsqueeze(0))
-                found = found + shift * (
-                    2 * own * along + shift * kappa.square().mean() - 2 * point.kappa
-                )
-            terms[layer.slots] = found.clamp_min(0).T
+                along = 2 * own * layer.products(members.towards(kappa).unsqueeze(0))
+                found = found + shift * (along + shift * kappa.square().mean() - 2 * point.kappa)
+            terms[layer.slots] = found.clamp_min_(0).T
     error = (centroid - goal).square().mean(-1)
     return AmbiguityTerms.averaged(error, bias, diversity, weights)
 
@@ -173,9 +172,8 @@ def neuron_leave_one_out(
     errors[list(members.stack.slots)] = others.square().mean(-1)
     point = _Point.of(members, miss, kappa)
     for layer, alphas, squares in members.layers():
-        own = step * alphas
-        found = own * (own * squares + 2 * layer.products(point.towards)) + point.square
-        errors[layer.slots] = found.clamp_min(0).T
+        own = -step * alphas
+        errors[layer.slots] = point.distances(layer, own, own * squares).clamp_min_(0).T
     return errors
 
 
@@ -193,6 +191,15 @@ class _Point:
     ) -> _Point:
         square = logits.square().mean(-1, keepdim=True)
         return cls(members.towards(logits), square, (logits * kappa).mean(-1, keepdim=True))
+
+    def distances(
+        self,
+        layer: NeuronLayer,
+        own: Float[Tensor, "row neuron"],
+        lengths: Float[Tensor, "row neuron"],
+    ) -> Float[Tensor, "row neuron"]:
+        """``a (a |b|^2 - 2 b.x) + |x|^2`` of neurons ``a b``; ``lengths`` are ``a |b|^2``."""
+        return torch.addcmul(self.square, own, layer.less_twice_products(lengths, self.towards))
 
 
 def _coefficients(
