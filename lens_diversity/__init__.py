@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lens_diversity.ensemble import decompose, junctions, leave_one_out
     from lens_diversity.evaluation import Run, load_run
     from lens_diversity.evaluation.evaluate import evaluate
+    from lens_diversity.hierarchies import Hierarchy, hierarchy
     from lens_diversity.information import select_components
     from lens_diversity.loops import looped_component_stack
     from lens_diversity.models import load_model
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ComponentStack",
     "Decomposition",
+    "Hierarchy",
     "NeuronStack",
     "Profile",
     "Readout",
@@ -51,6 +53,7 @@ __all__ = [
     "evaluate",
     "full_vocab",
     "functional",
+    "hierarchy",
     "information",
     "junctions",
     "leave_one_out",
@@ -75,6 +78,7 @@ __all__ = [
 _HOMES = {
     "ComponentStack": "stack",
     "Decomposition": "results",
+    "Hierarchy": "hierarchies",
     "NeuronStack": "neurons",
     "Profile": "profiling",
     "Readout": "readout",
@@ -84,6 +88,7 @@ _HOMES = {
     "component_stack": "capture",
     "decompose": "ensemble",
     "evaluate": "evaluation",
+    "hierarchy": "hierarchies",
     "junctions": "ensemble",
     "leave_one_out": "ensemble",
     "load_model": "models",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,7 @@ from lens_diversity.decomposition._members import (
     sum_of_others,
 )
 from lens_diversity.decomposition.losses import LOSSES
+from lens_diversity.decomposition.nested import nested
 from lens_diversity.full_vocab import losses
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.coordinates import linear_whitened
@@ -24,6 +26,7 @@ from lens_diversity.full_vocab.neurons import (
     NeuronMembers,
     neuron_ambiguity,
     neuron_leave_one_out,
+    within_sublayers,
 )
 from lens_diversity.full_vocab.squared import squared_ambiguity
 from lens_diversity.neurons import NeuronStack, Stack
@@ -70,6 +73,15 @@ class DenseChunk:
         )
         return replace(terms, logits=None) if self.of_vocabulary else terms
 
+    def nested(self, levels: Levels, loss: str, combine: str, gauge: str) -> list[Tensor]:
+        label = torch.zeros(self.logits.shape[1:-1], dtype=torch.long, device=self.logits.device)
+
+        def spread(children: Tensor, shares: Tensor) -> Tensor:
+            return LOSSES[loss](children, label, shares).component_diversity
+
+        members, weights = _scaled_parts(self.logits, self.kappa, levels, combine)
+        return nested(_in_gauge(members, gauge), levels, weights, spread)
+
 
 @dataclass(frozen=True, eq=False)
 class WhitenedChunk:
@@ -108,6 +120,9 @@ class WhitenedChunk:
 
     def junctions(self, loss: str, combine: str, scale: str) -> functional.JunctionTerms:
         return self._on_pseudo_tokens.junctions(loss, combine, scale)
+
+    def nested(self, levels: Levels, loss: str, combine: str, gauge: str) -> list[Tensor]:
+        return self._on_pseudo_tokens.nested(levels, loss, combine, gauge)
 
     @property
     def _on_pseudo_tokens(self) -> DenseChunk:
@@ -172,6 +187,14 @@ class StreamedChunk:
             logits=None,
         )
 
+    def nested(self, levels: Levels, loss: str, combine: str, gauge: str) -> list[Tensor]:
+        def spread(children: Tensor, shares: Tensor) -> Tensor:
+            return self._terms(children, loss, gauge, shares).component_diversity
+
+        own = check_members(self.coefficients)
+        members, weights = _scaled_parts(own, self.kappa, levels, combine)
+        return nested(members, levels, weights, spread)
+
     def _cumulative(
         self, own: Float[Tensor, "component row basis"], loss: str
     ) -> functional.JunctionTerms:
@@ -234,8 +257,34 @@ class NeuronChunk:
             'for each: give option tokens with vocab=, or use unit="head" or "sublayer"'
         )
 
+    def nested(self, levels: Levels, loss: str, combine: str, gauge: str) -> list[Tensor]:
+        members = NeuronMembers.of(self.stack, self.basis, self.dtype, gauge)
+        sublayers = self.stack.sublayers(levels[0])
+        given = (self.basis, self.dtype, self.targets, self.reconstruction)
+        of_sublayers = WhitenedChunk(sublayers, *given)
+        # Every sublayer a group of its own: what is left is between them.
+        alone = torch.arange(len(sublayers))
+        _, *between = of_sublayers.nested([alone, levels[1]], loss, combine, gauge)
+        scale = len(sublayers) ** 2 if combine == "sum" else 1
+        return [scale * within_sublayers(members, sublayers, levels[0]), *between]
+
+
+Levels = Sequence[Int[Tensor, " _"]]
+"""The sublayer of each member, the module of each sublayer."""
 
 Chunk = DenseChunk | WhitenedChunk | StreamedChunk | NeuronChunk
+
+
+def _scaled_parts(
+    own: Float[Tensor, "member row _"], kappa: Float[Tensor, " _"], levels: Levels, combine: str
+) -> tuple[Float[Tensor, "member row _"], Float[Tensor, " member"]]:
+    """Members ``n_s u_n`` and their weights ``1 / (L n_s)``; their means are those of sublayers."""
+    sizes = torch.bincount(levels[0])
+    parts = sizes[levels[0]].to(own)
+    members = per_member(parts, own) * own + kappa / len(sizes)
+    if combine == "sum":
+        members = len(sizes) * members
+    return members, 1 / (len(sizes) * parts)
 
 
 def _in_gauge(members: Float[Tensor, "member row vocab"], gauge: str) -> Tensor:

@@ -69,7 +69,7 @@ class EnsembleInput:
     ) -> EnsembleInput:
         check_loss(loss)
         check_budget(memory_budget)
-        stack = _as_stack(stack_or_cache, pos, attention_mask, unit)
+        stack = as_stack(stack_or_cache, pos, attention_mask, unit)
         ids = check_vocab(vocab, stack.readout.d_vocab)
         if 0 in stack.batch_shape:
             raise ValueError(f"there are no rows to analyse: {stack}")
@@ -171,9 +171,14 @@ class EnsembleInput:
             yield slice(start, start + step)
 
 
-def _as_stack(
+def as_stack(
     stack_or_cache: Stack | Any, pos: Pos, attention_mask: Tensor | None, unit: str
 ) -> Stack:
+    """Make the stack of a cache; a stack is given back.
+
+    Raises:
+        ValueError: If positions, units or a mask are asked of a stack.
+    """
     if not isinstance(stack_or_cache, Stack):
         return component_stack(stack_or_cache, pos, unit, attention_mask=attention_mask)
     if attention_mask is not None or pos != -1 or unit != "sublayer":

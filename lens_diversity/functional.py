@@ -16,6 +16,7 @@ from lens_diversity.decomposition.brown import BrownTerms, brown_covariance
 from lens_diversity.decomposition.junctions import junctions
 from lens_diversity.decomposition.leave_one_out import leave_one_out
 from lens_diversity.decomposition.modules import module_split
+from lens_diversity.decomposition.nested import nested_diversity
 from lens_diversity.decomposition.pairwise import pairwise_diversity
 from lens_diversity.decomposition.probability import (
     bias_diversity,
@@ -38,5 +39,6 @@ __all__ = [
     "krogh_vedelsby",
     "leave_one_out",
     "module_split",
+    "nested_diversity",
     "pairwise_diversity",
 ]

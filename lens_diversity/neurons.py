@@ -220,6 +220,26 @@ class NeuronStack:
             )
         return replace(self.others, values=values, labels=self.labels, modules=self.modules)
 
+    def sublayers(self, owners: Int[Tensor, " component"]) -> ComponentStack:
+        """Sum members by sublayer.
+
+        Args:
+            owners: The sublayer of each member, numbered in stream order.
+
+        Returns:
+            A stack with a component per sublayer.
+        """
+        others = owners[list(self.slots)]
+        count = int(owners.max()) + 1
+        values = self.others.values.new_zeros(count, *self.others.values.shape[1:])
+        values = values.index_add(0, others.to(values.device), self.others.values)
+        for layer in self.layers:
+            own = torch.zeros(count, *[1] * (values.ndim - 1), dtype=values.dtype)
+            own[owners[layer.first]] = 1
+            values = values + own.to(values.device) * layer.written(values.dtype)
+        names = [str(place) for place in range(count)]
+        return replace(self.others, values=values, labels=names, modules=["other"] * count)
+
     def linear_logits(
         self, ids: Int[Tensor, " vocab"] | None, dtype: torch.dtype
     ) -> Float[Tensor, "component *batch vocab"]:

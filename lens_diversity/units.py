@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,8 @@ from lens_diversity.neurons import NeuronLayer, NeuronStack
 from lens_diversity.readout import RECONSTRUCTION_TOLERANCE
 from lens_diversity.stack import ComponentStack, widened
 from lens_diversity.writers import Writer
+
+_PART = re.compile(r"L(?P<layer>\d+)(?P<letter>[HN])\d+|(?P<of>\d+)_(?P<module>attn|mlp)_bias")
 
 Select = Callable[[Tensor], Tensor]
 
@@ -43,6 +46,16 @@ def member_names(model: Any, unit: str) -> tuple[list[str], list[str]]:
 def module_of(label: str) -> str:
     """The kind of the component of a label such as ``"3_mlp_out"``."""
     return "embed" if label.endswith("embed") else label.split("_")[1]
+
+
+def sublayer_of(label: str) -> str:
+    """The sublayer that a head, a neuron or a bias is part of; others are themselves."""
+    found = _PART.fullmatch(label)
+    if found is None:
+        return label
+    layer = found["layer"] or found["of"]
+    module = found["module"] or ("attn" if found["letter"] == "H" else "mlp")
+    return f"{layer}_{module}_out"
 
 
 def as_blocks(sublayers: ComponentStack) -> ComponentStack:

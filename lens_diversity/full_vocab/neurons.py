@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lens_diversity.decomposition._members import require_every_weight
@@ -21,6 +21,7 @@ from lens_diversity.decomposition.terms import AmbiguityTerms
 from lens_diversity.full_vocab.basis import VocabularyBasis
 from lens_diversity.full_vocab.gram import CompactVocabulary, compact_vocabulary
 from lens_diversity.neurons import NeuronLayer, NeuronStack
+from lens_diversity.stack import ComponentStack
 
 # Rows of an output matrix that are compared to notice that it was changed.
 _SAMPLED_ROWS = 16
@@ -175,6 +176,36 @@ def neuron_leave_one_out(
         own = -step * alphas
         errors[layer.slots] = point.distances(layer, own, own * squares).clamp_min_(0).T
     return errors
+
+
+def within_sublayers(
+    members: NeuronMembers, sublayers: ComponentStack, owners: Int[Tensor, " component"]
+) -> Float[Tensor, "component row"]:
+    """Distance of ``n_s u_n`` from ``u_s`` times weight ``1 / (L n_s)``, of all parts of sublayers.
+
+    Args:
+        members: The members of a few rows.
+        sublayers: What they write together, sublayer by sublayer.
+        owners: The sublayer of each member.
+    """
+    sizes = torch.bincount(owners)
+    count = len(sizes)
+    nothing = torch.zeros_like(members.at_tokens(members.kappa))
+    own, _ = members.basis.components(sublayers, members.others.dtype)
+    terms = own.new_empty(len(owners), own.shape[1])
+    others = members.at_tokens(members.others)
+    for slot, logits in zip(members.stack.slots, others, strict=True):
+        size = int(sizes[owners[slot]])
+        miss = size * logits - members.at_tokens(own[int(owners[slot])])
+        terms[slot] = miss.square().mean(-1) / (count * size)
+    for layer, alphas, squares in members.layers():
+        place = int(owners[layer.first])
+        size = int(sizes[place])
+        point = _Point.of(members, members.at_tokens(own[place]), nothing)
+        scaled = size * alphas
+        found = point.distances(layer, scaled, scaled * squares).clamp_min_(0)
+        terms[layer.slots] = found.T / (count * size)
+    return terms
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from lens_diversity.plots.heatmaps import (
     layer_module_heatmap,
     pairwise_heatmap,
 )
+from lens_diversity.plots.hierarchies import hierarchy_areas
 from lens_diversity.plots.information import (
     error_bounds,
     information_curve,
@@ -24,6 +25,7 @@ __all__ = [
     "component_heatmap",
     "correlation_heatmap",
     "error_bounds",
+    "hierarchy_areas",
     "information_curve",
     "information_figures",
     "information_gains",

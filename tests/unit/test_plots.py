@@ -1,5 +1,7 @@
 """Figures show the numbers of the result, with the names they belong to."""
 
+import dataclasses
+
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -87,3 +89,38 @@ def test_a_single_row_points_to_the_other_figure():
     stack = ld.ComponentStack.from_values(torch.eye(3)[:2], readout)
     with pytest.raises(ValueError, match="layer_module_heatmap"):
         ld.plots.component_heatmap(ld.decompose(stack, 0, loss="squared"))
+
+
+@pytest.mark.parametrize("kind", ["sunburst", "treemap"])
+def test_areas_of_a_hierarchy(cache, kind):
+    tree = ld.hierarchy(cache, [5, 9, 31], pos=None)
+    figure = ld.plots.hierarchy_areas(tree, kind)
+    trace = figure.data[0]
+    assert trace.type == kind
+    nodes = tree.by_node()
+    np.testing.assert_allclose(trace.values[1:], nodes["diversity"])
+    assert trace.labels[:5] == ("all", "embedding", "attention", "MLP", "embed")
+    names = dict(zip(trace.ids, trace.labels, strict=True))
+    above = [names[parent] for parent in trace.parents[1:]]
+    heads = [above[i] for i, name in enumerate(tree.names) if name.startswith("L1H")]
+    assert set(heads) == {"1_attn_out"}
+    assert "between modules" in figure.layout.title.subtitle.text
+
+
+def test_areas_of_many_neurons_end_at_sublayers(cache, monkeypatch):
+    tree = ld.hierarchy(cache, [5, 9, 31], unit="neuron")
+    whole = ld.plots.hierarchy_areas(tree).data[0]
+    monkeypatch.setattr("lens_diversity.plots.hierarchies._MOST_AREAS", 50)
+    few = ld.plots.hierarchy_areas(tree).data[0]
+    assert len(whole.ids) == len(tree.names) + 1
+    assert len(few.ids) == 1 + sum(level != "within sublayers" for level in tree.levels)
+    assert sum(few.values) == pytest.approx(sum(whole.values))
+
+
+def test_areas_need_diversity(cache):
+    tree = ld.hierarchy(cache, [5, 9, 31])
+    empty = dataclasses.replace(tree, contributions=torch.zeros_like(tree.contributions))
+    with pytest.raises(ValueError, match="the diversity is zero"):
+        ld.plots.hierarchy_areas(empty)
+    with pytest.raises(ValueError, match="kind must be one of"):
+        ld.plots.hierarchy_areas(tree, "pie")
