@@ -149,19 +149,20 @@ def _read(
     )
 
 
-class _Entropy(RunningSoftmax):
+class _Entropy:
     """The running softmax with its mean logit."""
 
     def __init__(self, like: Float[Tensor, "vector basis"]) -> None:
-        super().__init__(like)
+        self._softmax = RunningSoftmax(like)
         self.mean = torch.zeros_like(self.log_sum)
 
-    def update(
-        self, tile: Float[Tensor, "vector token"]
-    ) -> tuple[Float[Tensor, "vector token"], Float[Tensor, " vector"]]:
-        probabilities, share = super().update(tile)
-        self.mean += share * (probabilities.mul_(tile).sum(1) - self.mean)
-        return probabilities, share
+    def update(self, tile: Float[Tensor, "vector token"]) -> None:
+        log_probabilities, share = self._softmax.update(tile)
+        self.mean += share * (log_probabilities.exp_().mul_(tile).sum(1) - self.mean)
+
+    @property
+    def log_sum(self) -> Float[Tensor, " vector"]:
+        return self._softmax.log_sum
 
     @property
     def entropy(self) -> Float[Tensor, " vector"]:

@@ -19,6 +19,8 @@ DEFAULT_BUDGET: Budget = 256 * 2**20
 _SHARES = 4
 _COPIES_OF_COEFFICIENTS = 4
 _NARROWEST_TILE = 16
+# Tokens of a tile among which one is looked for that is not unlikely.
+_COMPARED = 64
 
 
 def check_budget(budget: Budget) -> None:
@@ -88,19 +90,20 @@ class RunningSoftmax:
     def update(
         self, tile: Float[Tensor, "vector token"]
     ) -> tuple[Float[Tensor, "vector token"], Float[Tensor, " vector"]]:
-        """Take in a tile; give its own softmax (to be read before the next) and its share."""
+        """Take in a tile; give its own log-softmax (to be read before the next) and its share."""
         if self._scratch.numel() < tile.numel():
             self._scratch = torch.empty_like(tile).flatten()
         out = self._scratch[: tile.numel()].view_as(tile)
-        top = tile.amax(1).to(self.log_sum)
-        probabilities = torch.softmax(tile, 1, out=out)
-        # The largest probability is 1 / sum_j exp(u_j - top).
-        log_sum = top - probabilities.amax(1).to(self.log_sum).log()
+        log_probabilities = torch.log_softmax(tile, 1, out=out)
+        # Any token tells the log-sum, the likelier the more precisely; looking for the likeliest
+        # of all would be another reading of the tile.
+        logit = tile[:, :_COMPARED].amax(1).to(self.log_sum)
+        log_sum = logit - log_probabilities[:, :_COMPARED].amax(1).to(self.log_sum)
         # A tile of nothing but a masked token has no softmax, and no share.
-        log_sum = torch.where(top == -torch.inf, top, log_sum)
+        log_sum = torch.where(logit == -torch.inf, logit, log_sum)
         merged = torch.logaddexp(self.log_sum, log_sum)
         self.log_sum = merged
-        return probabilities, (log_sum - merged).exp().nan_to_num(0.0)
+        return log_probabilities, (log_sum - merged).exp().nan_to_num(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,11 +163,12 @@ def gold_statistics(
     lengths = torch.zeros_like(rest.log_sum)
     for tokens, tile in tiles(basis, flat, budget):
         gold = mask_gold(tile, tokens, gold_ids, gold)
-        probabilities, share = rest.update(tile)
-        last = basis.weighted_tokens(probabilities[-rows:].nan_to_num_(0.0), tokens)
+        log_probabilities, share = rest.update(tile)
+        centroid = log_probabilities[-rows:].exp().nan_to_num_(0.0)
+        last = basis.weighted_tokens(centroid, tokens)
         averages += share[-rows:].to(averages).unsqueeze(1) * (last - averages)
         if squares:
-            own = torch.linalg.vector_norm(probabilities, dim=1).nan_to_num(0.0)
+            own = torch.linalg.vector_norm(log_probabilities.exp_(), dim=1).nan_to_num(0.0)
             lengths = torch.hypot((1 - share) * lengths, share * own)
 
     log_odds = (rest.log_sum - gold).view(count, rows)
