@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lens_diversity.hierarchies import Hierarchy, hierarchy
     from lens_diversity.information import select_components
     from lens_diversity.loops import looped_component_stack
+    from lens_diversity.metrics import metric
     from lens_diversity.models import load_model
     from lens_diversity.neurons import NeuronStack
     from lens_diversity.profiling import Profile, load_profile, profile
@@ -61,6 +62,7 @@ __all__ = [
     "load_profile",
     "load_run",
     "looped_component_stack",
+    "metric",
     "names_filter",
     "paper",
     "plots",
@@ -95,6 +97,7 @@ _HOMES = {
     "load_profile": "profiling",
     "load_run": "evaluation",
     "looped_component_stack": "loops",
+    "metric": "metrics",
     "names_filter": "_bridge",
     "profile": "profiling",
     "require_supported": "_bridge",

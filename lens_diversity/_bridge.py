@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -375,3 +376,65 @@ def _output_transform(model: Any) -> tuple[float, float | None]:
 def _preview(items: list[Any], shown: int = 3) -> str:
     head = ", ".join(str(item) for item in items[:shown])
     return head if len(items) <= shown else f"{head} and {len(items) - shown} more"
+
+
+@contextmanager
+def recorded(model: Any, activations: dict[str, Tensor]) -> Iterator[None]:
+    """Record each forward pass as a cache would hold it, after all hooks and with gradients.
+
+    A sublayer's output is taken from the module that returns it: that is what the model goes on
+    with, whereas a hook sees the tensor before later hooks change it, and before the point at
+    which backward hooks take its gradient.
+
+    Raises:
+        UnsupportedModelError: If a module does not return what its hook shows.
+    """
+    owners = _owners(model)
+    stream = [
+        name
+        for name in (FINAL_NORM_INPUT, FINAL_NORM_SCALE, UNEMBED_INPUT, UNEMBED_OUTPUT)
+        if name in model.hook_dict
+    ]
+
+    def keep(name: str) -> Callable[..., None]:
+        def hook(tensor: Tensor, hook: Any) -> None:
+            activations[name] = tensor
+
+        return hook
+
+    def keep_output(name: str) -> Callable[..., None]:
+        def hook(module: Any, given: Any, output: Any) -> None:
+            found = output[0] if isinstance(output, tuple) else output
+            # OPT flattens batch and positions around its MLPs.
+            flat = found.ndim == 2
+            activations[name] = found.view(activations[EMBED].shape) if flat else found
+
+        return hook
+
+    handles = [owner.register_forward_hook(keep_output(name)) for name, owner in owners.items()]
+    try:
+        with model.hooks(fwd_hooks=[(name, keep(name)) for name in stream]):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _owners(model: Any) -> dict[str, Any]:
+    """The module that returns what each component's hook shows, by hook name."""
+    places = {id(model.hook_dict[name]): name for name in component_hooks(model).values()}
+    owners = {
+        places[id(child)]: module
+        for module in model.modules()
+        for child in module.children()
+        if id(child) in places
+    }
+    blocks = {id(block) for block in model.blocks}
+    inside = [name for name, owner in owners.items() if id(owner) in blocks]
+    if inside or len(owners) < len(places):
+        raise UnsupportedModelError(
+            f"{model.cfg.architecture} scales its sublayers' outputs inside the block "
+            f"({_preview(inside)}), where no module returns them: of bias and diversity there is "
+            'no metric for it. Use quantity="error" with combine="sum", or decompose caches.'
+        )
+    return owners
