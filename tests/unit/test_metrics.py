@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformer_lens import patching
 from transformer_lens.tools.analysis.attribution_patching import (
+    Node,
     attribution_patch,
     cache_activation_and_gradient,
 )
@@ -81,10 +82,10 @@ def test_every_family_or_a_refusal_by_name(family):
     before = hooks(model)
     with ld.metric(GOLD, OPTIONS, "diversity", model=model) as measure, torch.no_grad():
         found = measure(model(CLEAN))
+    assert hooks(model) == before
     given = {"loss": "cross_entropy", "combine": "sum"}
     expected = decomposed(model, CLEAN, **given).diversity.mean()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-    assert hooks(model) == before
 
 
 @pytest.mark.parametrize("quantity", ["error", "diversity"])
@@ -122,7 +123,7 @@ def test_a_value_for_each_example():
     torch.testing.assert_close(found.baseline, measure(model(CORRUPTED).detach()))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma2", "opt", "gpt_neox"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "phi", "gpt_neox"])
 @pytest.mark.parametrize("quantity", ["error", "bias", "diversity"])
 def test_gradients_at_each_component_are_those_of_small_changes(family, quantity):
     """The part of a gradient that goes straight from a component to the metric is there, too."""
@@ -139,21 +140,33 @@ def test_gradients_at_each_component_are_those_of_small_changes(family, quantity
                 with torch.no_grad(), model.hooks([(name, lambda v, hook: v + size * step)]):
                     return measure(model(CLEAN))
 
-            slope = (moved(1e-4) - moved(-1e-4)) / 2e-4
-            torch.testing.assert_close(
-                (found.gradients[name] * step).sum(), slope, rtol=1e-4, atol=1e-7
-            )
+            # Norms and rotations in float32 make noise of small differences in all but GPT-2.
+            size, close = (1e-4, 1e-6) if family == "gpt2" else (1e-2, 5e-3)
+            slope = (moved(size) - moved(-size)) / (2 * size)
+            found_slope = (found.gradients[name] * step).sum()
+            torch.testing.assert_close(found_slope, slope, rtol=close, atol=close / 10)
 
 
-def test_attribution_patching_sums_to_the_change_to_first_order():
-    model = trainable("llama")
-    near = CLEAN.clone()
-    with ld.metric(GOLD, OPTIONS, "diversity", model=model) as measure:
-        scores = attribution_patch(model, CLEAN, near, measure)
-    assert all(score == 0 for score in scores.node_scores.values())
-    with ld.metric(GOLD, OPTIONS, "diversity", model=model) as measure:
-        scores = attribution_patch(model, CLEAN, CORRUPTED, measure)
-    assert any(score != 0 for score in scores.node_scores.values())
+def test_attribution_patching_predicts_a_small_patch():
+    model = trainable("gpt2")
+    with ld.metric(GOLD[:1], OPTIONS, "diversity", model=model) as measure:
+        scores = attribution_patch(model, CLEAN[:1], CORRUPTED[:1], measure).node_scores
+        with torch.no_grad():
+            _, clean = model.run_with_cache(CLEAN[:1])
+        for layer, pos in ((0, 2), (1, 4)):
+            name = f"blocks.{layer}.hook_mlp_out"
+
+            def towards(share, name=name, pos=pos):
+                def patch(value, hook):
+                    value = value.clone()
+                    value[:, pos] += share * (clean[name][:, pos] - value[:, pos])
+                    return value
+
+                with torch.no_grad(), model.hooks([(name, patch)]):
+                    return float(measure(model(CORRUPTED[:1])))
+
+            slope = (towards(1e-4) - towards(-1e-4)) / 2e-4
+            assert scores[Node("mlp_out", pos, layer)] == pytest.approx(slope, rel=1e-4)
 
 
 def test_bad_use_is_refused():
