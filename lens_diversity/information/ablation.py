@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from lens_diversity import _bridge
-from lens_diversity.evaluation.forward import _answer_only, left_padded
+from lens_diversity.evaluation.forward import left_padded
+from lens_diversity.evaluation.hooked import (
+    POSITIONS,
+    added_to,
+    answer_logits,
+    batches_by_length,
+    check_examples,
+    places,
+    replaced_by,
+)
 from lens_diversity.evaluation.prompts import Encoded, encode
 from lens_diversity.tasks import Task
-
-POSITIONS = ("answer", "all")
 
 
 @dataclass(frozen=True)
@@ -82,19 +88,17 @@ def mean_ablation(
     _bridge.require_eval_mode(model)
     hooks = _bridge.component_hooks(model)
     kept = _names(keep, list(hooks))
-    chosen = list(range(len(task))) if examples is None else [int(e) for e in examples]
-    if not chosen or not set(chosen) <= set(range(len(task))):
-        raise ValueError(f"examples must be some of 0..{len(task) - 1}")
+    chosen = check_examples(examples, len(task))
     encoded = encode(model.tokenizer, task, int(model.cfg.n_ctx), "error")
-    batches = _batches(encoded, chosen, batch_size)
+    batches = list(batches_by_length(encoded, chosen, batch_size))
     ablated = [hook for name, hook in hooks.items() if name not in kept]
     means, before = _means(model, encoded, batches, ablated, positions)
     after = 0
     for batch in batches:
         tokens, mask = left_padded([encoded.prompts[example] for example in batch])
-        where = _where(mask, positions)
-        replaced = [(hook, _replace(means[hook], where)) for hook in ablated]
-        after += _hits(_forward(model, tokens, mask, replaced), encoded, batch)
+        where = places(mask, positions)
+        replaced = [(hook, replaced_by(means[hook], where)) for hook in ablated]
+        after += _hits(answer_logits(model, tokens, mask, replaced), encoded, batch)
     return Ablation(after / len(chosen), before / len(chosen), kept, positions, len(chosen))
 
 
@@ -106,44 +110,11 @@ def _means(
     count = hits = 0
     for batch in batches:
         tokens, mask = left_padded([encoded.prompts[example] for example in batch])
-        where = _where(mask, positions)
-        adders = [(hook, _add(sums, hook, where)) for hook in hooks]
-        hits += _hits(_forward(model, tokens, mask, adders), encoded, batch)
+        where = places(mask, positions)
+        adders = [(hook, added_to(sums, hook, where)) for hook in hooks]
+        hits += _hits(answer_logits(model, tokens, mask, adders), encoded, batch)
         count += int(where.sum())
     return {hook: total / count for hook, total in sums.items()}, hits
-
-
-def _add(sums: dict[str, Tensor], name: str, where: Tensor) -> Callable[..., None]:
-    def hook_function(tensor: Tensor, hook: Any) -> None:
-        found = tensor[where.to(tensor.device)].double().sum(0)
-        sums[name] = sums[name] + found if name in sums else found
-
-    return hook_function
-
-
-def _replace(mean: Tensor, where: Tensor) -> Callable[..., Tensor]:
-    def hook_function(tensor: Tensor, hook: Any) -> Tensor:
-        return torch.where(where.to(tensor.device).unsqueeze(-1), mean.to(tensor), tensor)
-
-    return hook_function
-
-
-def _forward(
-    model: Any,
-    tokens: Int[Tensor, "batch pos"],
-    mask: Int[Tensor, "batch pos"],
-    hooks: list[tuple[str, Callable[..., Any]]],
-) -> Float[Tensor, "batch vocab"]:
-    device = model.W_E.device
-    with torch.no_grad():
-        logits = model.run_with_hooks(
-            tokens.to(device),
-            fwd_hooks=hooks,
-            attention_mask=mask.to(device),
-            **_answer_only(model),
-        )
-    answers: Tensor = logits[:, -1].cpu()
-    return answers
 
 
 def _hits(logits: Float[Tensor, "batch vocab"], encoded: Encoded, batch: list[int]) -> int:
@@ -151,25 +122,6 @@ def _hits(logits: Float[Tensor, "batch vocab"], encoded: Encoded, batch: list[in
         int(row[encoded.options[example]].argmax()) == encoded.gold[example]
         for row, example in zip(logits, batch, strict=True)
     )
-
-
-def _where(mask: Int[Tensor, "batch pos"], positions: str) -> Tensor:
-    """Positions [batch, pos] to ablate; prompts are padded on the left, so the answer is last."""
-    if positions == "all":
-        return mask.bool()
-    where = torch.zeros_like(mask, dtype=torch.bool)
-    where[:, -1] = True
-    return where
-
-
-def _batches(encoded: Encoded, chosen: list[int], batch_size: int) -> list[list[int]]:
-    by_length = sorted(chosen, key=lambda example: len(encoded.prompts[example]))
-    return list(_chunks(by_length, batch_size))
-
-
-def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 def _names(keep: Sequence[int | str], labels: list[str]) -> tuple[str, ...]:

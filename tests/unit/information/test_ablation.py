@@ -8,8 +8,9 @@ import torch
 import lens_diversity as ld
 from lens_diversity import _bridge
 from lens_diversity.evaluation.forward import left_padded
+from lens_diversity.evaluation.hooked import answer_logits, places, replaced_by
 from lens_diversity.evaluation.prompts import encode
-from lens_diversity.information.ablation import _forward, _means, _replace, _where, mean_ablation
+from lens_diversity.information.ablation import _means, mean_ablation
 from tests.unit.evaluation.toy import task as toy_task
 
 
@@ -43,16 +44,18 @@ def test_the_stream_holds_the_means(stories260k, task, positions):
     tokens, mask = left_padded([encoded.prompts[example] for example in batch])
     hook = "blocks.1.hook_mlp_out"
     means, _ = _means(stories260k, encoded, [batch], [hook], positions)
-    where = _where(mask, positions)
+    where = places(mask, positions)
     plain, edited, resid = [], [], []
 
     def keep(into):
         return lambda tensor, hook: into.append(tensor.clone())
 
-    _forward(stories260k, tokens, mask, [(hook, keep(plain)), ("blocks.2.hook_in", keep(resid))])
+    answer_logits(
+        stories260k, tokens, mask, [(hook, keep(plain)), ("blocks.2.hook_in", keep(resid))]
+    )
     torch.testing.assert_close(plain[0][where].double().mean(0), means[hook])
-    replaced = [(hook, _replace(means[hook], where)), ("blocks.2.hook_in", keep(edited))]
-    _forward(stories260k, tokens, mask, replaced)
+    replaced = [(hook, replaced_by(means[hook], where)), ("blocks.2.hook_in", keep(edited))]
+    answer_logits(stories260k, tokens, mask, replaced)
     expected = torch.where(where.unsqueeze(-1), means[hook].float() - plain[0], torch.tensor(0.0))
     torch.testing.assert_close(edited[0] - resid[0], expected, atol=1e-5, rtol=0)
 
