@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         unit_hooks,
     )
     from lens_diversity.capture import component_stack
+    from lens_diversity.effects import AblationEffects, ablation_effects
     from lens_diversity.ensemble import decompose, junctions, leave_one_out
     from lens_diversity.evaluation import Run, load_run
     from lens_diversity.evaluation.evaluate import evaluate
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AblationEffects",
     "ComponentStack",
     "Decomposition",
     "Hierarchy",
@@ -48,6 +50,7 @@ __all__ = [
     "Readout",
     "Run",
     "UnsupportedModelError",
+    "ablation_effects",
     "component_logits",
     "component_stack",
     "decompose",
@@ -78,6 +81,7 @@ __all__ = [
 # Imported on first use: torch and TransformerLens take seconds, which `lens-diversity --help`
 # and shell completion need not wait for.
 _HOMES = {
+    "AblationEffects": "effects",
     "ComponentStack": "stack",
     "Decomposition": "results",
     "Hierarchy": "hierarchies",
@@ -86,6 +90,7 @@ _HOMES = {
     "Readout": "readout",
     "Run": "evaluation",
     "UnsupportedModelError": "_bridge",
+    "ablation_effects": "effects",
     "component_logits": "readout",
     "component_stack": "capture",
     "decompose": "ensemble",
