@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         full_vocab,
         functional,
         information,
+        lenses,
         paper,
         plots,
         report,
@@ -61,6 +62,7 @@ __all__ = [
     "information",
     "junctions",
     "leave_one_out",
+    "lenses",
     "load_model",
     "load_profile",
     "load_run",
@@ -110,7 +112,16 @@ _HOMES = {
     "unit_hooks": "_bridge",
     "verify": "verification",
 }
-_MODULES = ("full_vocab", "functional", "information", "paper", "plots", "report", "tasks")
+_MODULES = (
+    "full_vocab",
+    "functional",
+    "information",
+    "lenses",
+    "paper",
+    "plots",
+    "report",
+    "tasks",
+)
 
 
 def __getattr__(name: str) -> Any:

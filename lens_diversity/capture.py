@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lens_diversity import _bridge, units
 from lens_diversity._choices import check_choice
+from lens_diversity.lenses import Lens, through_lens
 from lens_diversity.neurons import NeuronStack, Stack
 from lens_diversity.stack import ComponentStack, FinalStream, require_finite
 
@@ -28,6 +29,7 @@ def component_stack(
     unit: Literal["sublayer", "block", "head"] = ...,
     *,
     attention_mask: Tensor | None = ...,
+    lens: Lens | None = ...,
 ) -> ComponentStack: ...
 @overload
 def component_stack(
@@ -39,7 +41,12 @@ def component_stack(
 ) -> NeuronStack: ...
 @overload
 def component_stack(
-    cache: Any, pos: Pos = ..., unit: str = ..., *, attention_mask: Tensor | None = ...
+    cache: Any,
+    pos: Pos = ...,
+    unit: str = ...,
+    *,
+    attention_mask: Tensor | None = ...,
+    lens: Lens | None = ...,
 ) -> Stack: ...
 def component_stack(
     cache: Any,
@@ -47,6 +54,7 @@ def component_stack(
     unit: str = "sublayer",
     *,
     attention_mask: Tensor | None = None,
+    lens: Lens | None = None,
 ) -> Stack:
     """Collect what every component wrote to the residual stream.
 
@@ -62,6 +70,8 @@ def component_stack(
             ``"head"`` (attention by head) or ``"neuron"`` (MLPs by neuron); the last two need the
             hooks of [`unit_hooks`][lens_diversity.unit_hooks].
         attention_mask: ``[batch, pos]`` of the input, ones on real tokens; for ``pos="last"``.
+        lens: A linear map for each layer that every component goes through first, see
+            [`through_lens`][lens_diversity.lenses.through_lens]; None reads them as written.
 
     Returns:
         The stack, on the device of the final norm, in the model's dtype (blocks, heads and neurons
@@ -104,13 +114,14 @@ def component_stack(
         stream=stream,
         readout=_bridge.read_readout(model),
     )
+    stack: Stack = sublayers
     if unit == "block":
-        return units.as_blocks(sublayers)
-    if unit == "head":
-        return units.as_heads(sublayers, cache, writers, select)
-    if unit == "neuron":
-        return units.as_neurons(sublayers, cache, writers, select)
-    return sublayers
+        stack = units.as_blocks(sublayers)
+    elif unit == "head":
+        stack = units.as_heads(sublayers, cache, writers, select)
+    elif unit == "neuron":
+        stack = units.as_neurons(sublayers, cache, writers, select)
+    return stack if lens is None else through_lens(stack, lens)
 
 
 def _model_of(cache: Any) -> Any:
