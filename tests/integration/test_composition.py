@@ -73,13 +73,14 @@ def test_the_last_logit_lens_is_our_sum_and_the_others_our_junctions(model, cach
         torch.testing.assert_close(theirs - shift, ours, rtol=1e-4, atol=1e-4)
 
 
-def test_sparse_probes_read_component_logits(cache):
+def test_sparse_probes_read_component_logits(model):
     """Component logits are features like any other: a probe finds the one that tells the label."""
-    generator = torch.Generator().manual_seed(0)
-    logits = ld.component_logits(ld.component_stack(cache, None), [5, ANSWER])
-    features = (logits[..., 1] - logits[..., 0]).flatten(1).T
-    features = features + 0.01 * torch.randn(features.shape, generator=generator)
-    features = (features - features.mean(0)) / features.std(0)
-    labels = features[:, 2] > features[:, 2].median()
-    probe = fit_sparse_probe(features, labels, k=1)
-    assert probe.selected_features.tolist() == [2]
+    tokens = torch.randint(3, 60, (40, 6), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, names_filter=ld.names_filter)
+    logits = ld.component_logits(ld.component_stack(cache), [5, ANSWER])
+    features = (logits[..., 1] - logits[..., 0]).T
+    features = (features - features.mean(0)) / features.std(0).clamp_min(1e-3)
+    for told in (features.shape[1] - 1, 2):
+        labels = features[:, told] > features[:, told].median()
+        assert fit_sparse_probe(features, labels, k=1).selected_features.tolist() == [told]
