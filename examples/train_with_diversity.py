@@ -35,18 +35,22 @@ def main() -> None:
     parser.add_argument("--weights", type=float, nargs="+", default=[0.0, 0.003, -0.003])
     options = parser.parse_args()
     train, held_out, n_characters = corpus()
-    rows = []
+    rows, plain = [], []
     for seed in range(options.seeds):
         for weight in options.weights:
-            found = run(train, held_out, n_characters, weight, options.steps, seed)
-            rows.append({"weight": weight, "seed": seed, **found})
+            model = trained(train, n_characters, weight, options.steps, seed)
+            rows.append({"weight": weight, "seed": seed, **measured(model, held_out)})
             print(rows[-1], flush=True)
+            if weight == options.weights[0]:
+                plain.append(logits_of(model, held_out))
     report(pd.DataFrame(rows))
+    report_ensemble(torch.stack(plain), windows_of(held_out)[1])
 
 
 def corpus() -> tuple[Tensor, Tensor, int]:
     """The documentation as character ids, its last tenth held out."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    # All but the page that quotes the results.
+    pages = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem != "interventions"]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     characters = {character: i for i, character in enumerate(sorted(set(text)))}
     ids = torch.tensor([characters[character] for character in text])
@@ -54,10 +58,10 @@ def corpus() -> tuple[Tensor, Tensor, int]:
     return ids[:cut], ids[cut:], len(characters)
 
 
-def run(
-    train: Tensor, held_out: Tensor, n_characters: int, weight: float, steps: int, seed: int
-) -> dict[str, float]:
-    """Train one model and measure it on the held-out text."""
+def trained(
+    train: Tensor, n_characters: int, weight: float, steps: int, seed: int
+) -> TransformerBridge:
+    """Train one model."""
     torch.manual_seed(seed)
     model = character_model(n_characters)
     optimiser = torch.optim.AdamW(model.original_model.parameters(), lr=3e-3, weight_decay=0.01)
@@ -75,7 +79,7 @@ def run(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.original_model.parameters(), 1.0)
         optimiser.step()
-    return measured(model, held_out)
+    return model
 
 
 def character_model(n_characters: int) -> TransformerBridge:
@@ -114,13 +118,23 @@ def characters_tokenizer(n_characters: int) -> PreTrainedTokenizerFast:
 
 def measured(model: TransformerBridge, held_out: Tensor) -> dict[str, float]:
     """Error, bias and diversity of the next character on the held-out text."""
-    count = (len(held_out) - 1) // CONTEXT
-    tokens = held_out[: count * CONTEXT].view(count, CONTEXT)
-    targets = held_out[1 : count * CONTEXT + 1].view(count, CONTEXT)
+    tokens, targets = windows_of(held_out)
     with torch.no_grad():
         _, cache = model.run_with_cache(tokens, names_filter=ld.names_filter)
         found = ld.decompose(cache, targets, loss="cross_entropy", combine="sum", pos=None)
     return {name: float(getattr(found, name).mean()) for name in ("error", "bias", "diversity")}
+
+
+def windows_of(text: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut a text into windows and the characters that follow each of theirs."""
+    count = (len(text) - 1) // CONTEXT
+    return text[: count * CONTEXT].view(count, -1), text[1 : count * CONTEXT + 1].view(count, -1)
+
+
+def logits_of(model: TransformerBridge, held_out: Tensor) -> Tensor:
+    """The model's logits on the held-out text."""
+    with torch.no_grad():
+        return model(windows_of(held_out)[0])
 
 
 def report(table: pd.DataFrame) -> None:
@@ -133,6 +147,21 @@ def report(table: pd.DataFrame) -> None:
         difference = rows.set_index("seed")["error"] - plain["error"]
         cells = [interval(rows[name]) for name in ("error", "bias", "diversity")]
         print(f"| {weight:g} | {' | '.join(cells)} | {interval(difference)} |")
+
+
+def report_ensemble(members: Tensor, targets: Tensor) -> None:
+    """The seeds of the first weight as one ensemble: what averaging independent models gives."""
+    print(f"\n| ensemble of {len(members)} seeds | error | bias | diversity |\n|---|---|---|---|")
+    for name, ambiguity in (
+        ("mean of logits, cross-entropy in nats", ld.functional.cross_entropy_ambiguity),
+        ("mean of probabilities, Brier score", ld.functional.brier_ambiguity),
+    ):
+        terms = ambiguity(members, targets)
+        assert torch.allclose(terms.error, terms.bias - terms.diversity, atol=1e-4)
+        cells = [
+            f"{float(getattr(terms, part).mean()):.5f}" for part in ("error", "bias", "diversity")
+        ]
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 def interval(values: pd.Series) -> str:
