@@ -54,6 +54,15 @@ class Precision(StrEnum):
     float16 = "float16"
 
 
+class Unit(StrEnum):
+    """What a member of the ensemble can be."""
+
+    sublayer = "sublayer"
+    block = "block"
+    head = "head"
+    neuron = "neuron"
+
+
 ModelArgument = Annotated[
     str, typer.Argument(help="Hub name, folder, .gguf file or smollm2.", show_default=False)
 ]
@@ -63,6 +72,7 @@ DeviceOption = Annotated[
 ]
 DtypeOption = Annotated[Precision, typer.Option(help="Dtype of the model.")]
 RevisionOption = Annotated[str | None, typer.Option(help="Branch, tag or commit of the model.")]
+UnitOption = Annotated[Unit, typer.Option(help="What a member of the ensemble is.")]
 DataOption = Annotated[
     list[Path] | None,
     typer.Option(help="Local file instead of the Hub; repeat it for several.", show_default=False),

@@ -15,6 +15,8 @@ from lens_diversity.cli._app import (
     DtypeOption,
     Precision,
     RevisionOption,
+    Unit,
+    UnitOption,
     app,
     load_bridge,
 )
@@ -51,6 +53,7 @@ def profile(
     device: DeviceOption = None,
     dtype: DtypeOption = Precision.float32,
     revision: RevisionOption = None,
+    unit: UnitOption = Unit.sublayer,
 ) -> None:
     """Average the full-vocabulary decomposition of next-token predictions over texts."""
     from lens_diversity.profiling import profile as measure
@@ -70,6 +73,7 @@ def profile(
         limit=limit,
         context=context,
         batch_size=batch_size,
+        unit=unit.value,
     )
     _print_profile(found, _write_tables(found, out))
 

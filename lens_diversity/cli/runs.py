@@ -18,6 +18,8 @@ from lens_diversity.cli._app import (
     DtypeOption,
     Precision,
     RevisionOption,
+    Unit,
+    UnitOption,
     app,
     load_bridge,
 )
@@ -49,6 +51,7 @@ def run(
     overlong: Annotated[
         Overlong, typer.Option(help="Prompts longer than the context: refuse, or cut.")
     ] = Overlong.error,
+    unit: UnitOption = Unit.sublayer,
 ) -> None:
     """Evaluate a model on a task and write the decomposition of its layers."""
     from lens_diversity.evaluation import evaluate
@@ -57,7 +60,7 @@ def run(
 
     loaded = load(task, limit=limit, data_files=data, n_shots=shots, seed=seed)
     bridge = load_bridge(model, device or own_device(), dtype, revision)
-    result = evaluate(bridge, loaded, batch_size, out, overlong=overlong.value)
+    result = evaluate(bridge, loaded, batch_size, out, overlong=overlong.value, unit=unit.value)
     if not is_first():
         return
     files = _write_results(result, out)

@@ -136,6 +136,19 @@ def test_profile_prints_and_writes_its_tables(loaded, data, tmp_path):
     assert "settings.loss: the folder has 'cross_entropy', this call 'brier'" in other.stderr
 
 
+def test_units_finer_and_coarser_than_sublayers(loaded, data, tmp_path):
+    result = invoke(*run_arguments(data, tmp_path / "run", "--unit", "head"))
+    assert result.exit_code == 0, result.output
+    labels = pd.read_csv(tmp_path / "run" / "components.csv")["label"].tolist()
+    assert {"L0H0", "0_attn_bias", "0_mlp_out"} <= set(labels)
+    texts = ("--texts", data, "--column", "sentence", "--unit", "block")
+    result = invoke("profile", "--model", "tiny", *texts, "--out", tmp_path / "profile")
+    assert result.exit_code == 0, result.output
+    labels = pd.read_csv(tmp_path / "profile" / "components.csv")["label"].tolist()
+    assert labels == ["embed", "pos_embed", "0_block", "1_block"]
+    assert invoke(*run_arguments(data, tmp_path / "x", "--unit", "layer")).exit_code == 2
+
+
 def test_profile_says_what_there_is_instead_of_the_column(loaded, data, tmp_path):
     result = invoke("profile", "--model", "tiny", "--texts", data, "--out", tmp_path / "out")
     assert result.exit_code == 2
